@@ -14,10 +14,10 @@ from pathlib import Path
 import anyio
 
 from outrider import Local, Pool, compute, instance_info, log_metrics
-from outrider.engine.report.page import write_report
-from outrider.engine.runs.metrics import read_metrics
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.runs.reader import Run, runs_in
+from outrider.engine.record.report.page import write_report
+from outrider.engine.record.runs.metrics import read_metrics
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.runs.reader import Run, runs_in
 
 from .calls import SUBMITS
 from .figures import Bar, Figure, summarize

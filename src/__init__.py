@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .engine.api.volume import Volume as Volume
     from .engine.api.refs import Ref as Ref, SyncRef as SyncRef
     from .engine.checkpoint.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
-    from .engine.observe.log_calls import (
+    from .engine.record.log_calls import (
         log_artifact as log_artifact,
         log_metrics as log_metrics,
         log_params as log_params,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .engine.runtime.profile import profile as profile
     from .engine.runtime.instance_info import shard as shard
     from .engine.sync import SyncPool as SyncPool
-    from .engine.trackers import trackers as trackers
+    from .engine.record.trackers import trackers as trackers
     from .providers.aws.provider import AWS as AWS
     from .providers.containers.provider import Containers as Containers
     from .providers.gcp.provider import GCP as GCP
@@ -79,7 +79,7 @@ _HOMES = {
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
     "engine.api.image": ("Image",),
     "engine.runtime.output_filter": ("silent", "stderr", "stdout"),
-    "engine.observe.log_calls": ("log_artifact", "log_metrics", "log_params", "log_text"),
+    "engine.record.log_calls": ("log_artifact", "log_metrics", "log_params", "log_text"),
     "engine.api.plugin": ("Plugin",),
     "engine.plugins.registry": ("plugins",),
     "engine.pool": ("Pool", "ComputePool"),
@@ -114,7 +114,7 @@ _MODULES = {
     "errors": "engine.api.errors",
     "events": "actors.events",
     "integrations": "engine.integrations",
-    "trackers": "engine.trackers.trackers",
+    "trackers": "engine.record.trackers.trackers",
 }
 
 

@@ -37,12 +37,11 @@ Recording = dict[str, Any]
 def recorded() -> Recording:
     """Return the recording of the newest run of the example."""
     from outrider.actors.events import GenerationStarted
-    from outrider.engine.report.timeline import timeline_of
-    from outrider.engine.runs.event_reading import events_in
-    from outrider.engine.runs.lines import EVENTS
-    from outrider.engine.runs.metrics import read_metrics
-    from outrider.engine.runs.names import runs_folder
-    from outrider.engine.runs.reader import runs_in
+    from outrider.engine.record.report.timeline import timeline_of
+    from outrider.engine.record.runs.lines import EVENTS, events_in
+    from outrider.engine.record.runs.metrics import read_metrics
+    from outrider.engine.record.runs.names import runs_folder
+    from outrider.engine.record.runs.reader import runs_in
 
     report = json.loads(REPORT.read_text())
     run = [run for run in runs_in(runs_folder()) if run.id.rpartition("-")[0].endswith("13_preemptions")][-1]

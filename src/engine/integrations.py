@@ -123,8 +123,8 @@ if TYPE_CHECKING:
     import lightning.pytorch.loggers  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 
+    from .adapters.loggable import LoggingHandler as LoggingHandler  # noqa: PLC0414  public
     from .adapters.loggable import Ranks
-    from .adapters.logging_handler import LoggingHandler as LoggingHandler  # noqa: PLC0414  public
 
     accelerate = Integration(_plugins.accelerate)
     huggingface = Integration(_plugins.huggingface)
@@ -137,9 +137,9 @@ else:
 
     def __getattr__(name: str) -> Any:
         if name == "LoggingHandler":
-            from .adapters import logging_handler
+            from .adapters import loggable
 
-            globals()[name] = logging_handler.LoggingHandler
+            globals()[name] = loggable.LoggingHandler
         else:
             globals()[name] = Integration(getattr(_plugins, name))
         return globals()[name]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .api.settings import ConsoleOption, Spec
     from .client.observer import Observer
     from .client.open_pool import OpenPool
-    from .runs.whole_program import WholeProgram
+    from .record.runs.files import WholeProgram
 
 
 def provider_name(provider: Provider) -> str:
@@ -259,7 +259,7 @@ class PoolLife(Runner):
         with at_rest():  # these imports are slow; meanwhile, the provider's processes start
             from .client.observer import Observer
             from .client.open_pool import OpenPool
-            from .observe.sinks import PoolSinks
+            from .record.sinks import PoolSinks
 
         sinks = PoolSinks(self._console, self._settings, self._program)
         observer = Observer(sinks, slots=self._settings.worker.concurrency)
@@ -325,7 +325,7 @@ class PoolLife(Runner):
     def _repr_html_(self) -> str:
         """Return a pool's description as HTML, for notebooks."""
         from .api.html import simple_page
-        from .observe.notebook_html import snapshot_page
+        from .record.display.notebook import snapshot_page
 
         core = self._core if hasattr(self, "_settings") else None
         if core is None or core.inherited:

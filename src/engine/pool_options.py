@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .api.chaos import ChaosPlan
     from .api.plugin import Plugin
     from .api.volume import Volume
-    from .trackers.base import Tracker
+    from .record.trackers.base import Tracker
 
 
 class AttachOptions(MachineNeeds, total=False):
@@ -184,6 +184,6 @@ def _check_parts(options: Mapping[str, Any]) -> None:
 def _trackers(options: Mapping[str, Any]) -> tuple[Tracker, ...]:
     if options["trackers"] == ():
         return ()
-    from .trackers.process import checked_trackers
+    from .record.trackers.process import checked_trackers
 
     return checked_trackers(options["trackers"], options["run"])

@@ -12,10 +12,9 @@ from outrider.actors.interfaces import NodeId
 from outrider.actors.membership import Roster
 from outrider.actors.seats import UNSEATING, Seats
 from outrider.engine.client.observer import Observer
-from outrider.engine.observe.sinks import PoolSinks
-from outrider.engine.runs.event_reading import event_in
-from outrider.engine.runs.lines import event_line, parsed_events
-from outrider.engine.runs.nodes import nodes_now
+from outrider.engine.record.runs.lines import event_in, event_line, parsed_events
+from outrider.engine.record.runs.nodes import nodes_now
+from outrider.engine.record.sinks import PoolSinks
 
 STEPS = st.lists(st.tuples(st.sampled_from(["keep", "join", "leave", "opened"]), st.integers(0, 5)), max_size=30)
 ENDINGS = {

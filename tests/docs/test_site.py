@@ -24,7 +24,7 @@ import pytest
 
 import outrider
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "report"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "record" / "report"))
 from chromium import BROWSER, Chromium
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ import pytest
 
 from outrider import SSH, Image, Local, Plugin, Pool
 from outrider.actors.events import TaskOutput
-from outrider.engine.runs.writer import RunWriter
+from outrider.engine.record.runs.writer import RunWriter
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from outrider import Local, Plugin, Pool, compute, instance_info, integrations, plugins, shard
-from outrider.engine.runs.metrics import Point, Series, newest, read_metrics
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.runs.reader import read_json
+from outrider.engine.record.runs.metrics import Point, Series, newest, read_metrics
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.runs.reader import read_json
 
 pytestmark = pytest.mark.anyio
 

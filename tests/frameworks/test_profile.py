@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from outrider import Local, Pool, compute, instance_info, plugins
-from outrider.engine.cli.profile import take_profile
-from outrider.engine.profiles.merged import Merged, facts, lines_of
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.runs.reader import runs_in
+from outrider.engine.cli.control import take_profile
+from outrider.engine.record.profiles import Merged, facts, lines_of
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.runs.reader import runs_in
 
 pytestmark = pytest.mark.anyio
 RANKS, SLEEP_S, TIMES = 4, 0.03, 10

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider import Local, Pool, compute, instance_info, log_metrics
-from outrider.engine.runs.metrics import newest, read_metrics
+from outrider.engine.record.runs.metrics import newest, read_metrics
 
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 STEPS, NODES = 50, 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from bars.site import until
 
-from outrider.engine.runs.reader import runs_in
+from outrider.engine.record.runs.reader import runs_in
 
 pytestmark = pytest.mark.anyio
 COMMAND = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()"]

@@ -13,8 +13,8 @@ import pytest
 from bars.site import said, until, watched
 
 from outrider import Pool, compute, events, instance_info, preemption
-from outrider.engine.runs.event_reading import events_in
-from outrider.engine.runs.reader import runs_in
+from outrider.engine.record.runs.lines import events_in
+from outrider.engine.record.runs.reader import runs_in
 
 pytestmark = pytest.mark.anyio
 NOTICE_S = 30.0  # as Google's

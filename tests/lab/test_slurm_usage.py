@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from outrider import Pool, Slurm, compute, events
-from outrider.engine.observe.descriptions import describe
-from outrider.engine.report.contents import read_contents
-from outrider.engine.report.page import page
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.runs.reader import runs_in
-from outrider.engine.runs.writer import RunWriter
+from outrider.engine.record.display.descriptions import describe
+from outrider.engine.record.report.contents import read_contents
+from outrider.engine.record.report.page import page
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.runs.reader import runs_in
+from outrider.engine.record.runs.writer import RunWriter
 
 if TYPE_CHECKING:
     from cluster import Cluster

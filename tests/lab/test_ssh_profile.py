@@ -12,8 +12,8 @@ from statistics import median
 import pytest
 
 from outrider import Image, Pool, compute, instance_info, plugins, profile
-from outrider.engine.profiles.merged import merge, profiles_in
-from outrider.engine.runs.names import runs_folder
+from outrider.engine.record.profiles import merge, profiles_in
+from outrider.engine.record.runs.names import runs_folder
 
 pytestmark = pytest.mark.anyio
 AHEAD_S, MEETINGS, WITHIN_S = 5, 20, 0.005

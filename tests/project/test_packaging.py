@@ -45,9 +45,9 @@ def test_types_are_shipped() -> None:
 
 
 def test_what_reports_are_made_of_is_shipped_with_its_licence() -> None:
-    assets = ROOT / "src" / "engine" / "report" / "assets"
-    assert PROJECT["tool"]["setuptools"]["package-data"]["outrider.engine.report"] == ["assets/*"]
-    assert PROJECT["tool"]["setuptools"]["package-data"]["outrider.engine.ui"] == ["assets/*"]
+    assets = ROOT / "src" / "engine" / "record" / "report" / "assets"
+    assert PROJECT["tool"]["setuptools"]["package-data"]["outrider.engine.record.report"] == ["assets/*"]
+    assert PROJECT["tool"]["setuptools"]["package-data"]["outrider.engine.record.ui"] == ["assets/*"]
     licences = [f"{path.relative_to(ROOT)}" for path in assets.glob("*.LICENSE")]
     assert set(licences) <= set(PROJECT["project"]["license-files"])
     foreign = {path.name.partition(".")[0] for path in assets.iterdir()} - {"page"}

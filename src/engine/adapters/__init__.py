@@ -3,6 +3,6 @@
 An adapter imports its framework when it is used. `loggable` turns a framework's values into metrics.
 
 Public names: `keras_callback.RecordCallback`, `trainer_callback.RecordCallback`, `lightning_logger.LightningLogger`,
-`logging_handler.LoggingHandler`.
+`loggable.LoggingHandler`.
 Open first: `loggable.py`.
 """

@@ -1,18 +1,20 @@
-"""Logging of a framework's values: numbers as metrics, and settings as params.
+"""Logging of a framework's values: numbers as metrics, and settings as params; and the handler for Python's `logging`.
 
-Values that the record does not accept are skipped, so that they never end a training.
+Values that the record does not accept are skipped, so that they never end a training. `LoggingHandler` sends the log
+records of `logging` in a task, with their numbers, to the run's record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Literal, get_args
 
 from ..api import checks
-from ..observe.log_calls import log_metrics, log_params
-from ..observe.log_values import checked_metrics
+from ..record.log_calls import checked_metrics, log_metrics, log_params
 from ..runtime.instance_info import instance_info
 from ..wire.log_records import NAME_CHARS, NAMES
 
@@ -64,3 +66,50 @@ def _is_number(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+class LoggingHandler(logging.Handler):
+    """A handler that writes each log record as a line to stderr, and logs the numbers in it as metrics.
+
+    In the run's record, the line is part of the rank's output. If another handler writes a log record to stdout or
+    stderr, this handler does not write it again. Numbers come from ``extra={"metrics": {"loss": 0.3}, "step": 7}``. If
+    a log record reaches several handlers of this class, only one of them handles it, so tasks that add one handler each
+    may share a process.
+
+    Args:
+        level: The lowest level of the log records that are handled.
+    """
+
+    def __init__(self, level: int | str = logging.NOTSET) -> None:
+        super().__init__(level)
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a log record as a line, and log the numbers in it as metrics."""
+        handlers = [each for each in _handlers(record.name) if record.levelno >= each.level]
+        if next((each for each in handlers if isinstance(each, LoggingHandler)), self) is not self:
+            return
+        try:
+            metrics = getattr(record, "metrics", None)
+            if isinstance(metrics, Mapping):
+                log_numbers(metrics, getattr(record, "step", None))
+            if not any(map(_prints, handlers)):
+                print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:  # noqa: BLE001  as in all handlers of logging: the caller continues
+            self.handleError(record)
+
+
+def _handlers(name: str) -> Iterator[logging.Handler]:
+    """Yield the handlers that a log record of the logger ``name`` reaches, in this order."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
+def _prints(handler: logging.Handler) -> bool:
+    """Return whether a handler writes to this process's stdout or stderr, directly or through a console of rich."""
+    stream: Any = getattr(handler, "stream", None)
+    with suppress(Exception):
+        stream = stream or getattr(getattr(handler, "console", None), "file", None)
+    return stream is not None and stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)

@@ -417,7 +417,7 @@ class Settings:
     run: RunOption = None  # name of the run's record; False: no record
     sample_every_s: float | None = None  # None: nodes send no samples
     max_idle_s: float | None = None
-    trackers: tuple[object, ...] = ()  # objects of type `trackers.base.Tracker`, which receive the run's record
+    trackers: tuple[object, ...] = ()  # objects of type `record.trackers.base.Tracker`, which receive the run's record
     flush_s: float = 5.0  # seconds that the pool's end waits for the trackers
     traces: bool = False  # whether calls are traced with OpenTelemetry
 

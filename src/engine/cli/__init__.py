@@ -1,8 +1,8 @@
-"""The command `outrider`: a module for each verb, imported when the verb is called.
+"""The command `outrider`: a module for each verb, or for a few verbs alike, imported when the verb is called.
 
-`pool_search` and `surveys` find machines of other programs, `orphans` decides which have no owner, `ssh_command` and
-`container_command` build commands that reach a node, `failures` formats the error that ends a command, `exit_codes` has
-the exit codes.
+`main` has the table of verbs. `follow` has logs and wait, `control` has stop, stacks and profile, `pages` has report
+and ui, `ssh` has ssh and exec. `pool_search` finds machines of other programs and decides which have no owner,
+`node_choice` builds commands that reach a node, `common` has exit codes, options and errors.
 
 Public names: `main.main`, `log.main` (the part that works on nodes).
 Open first: `main.py`.

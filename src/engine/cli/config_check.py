@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .exit_codes import DONE, WRONG
-from .flags import AsJson
+from .common import DONE, WRONG, AsJson
 
 if TYPE_CHECKING:
     from ..config.check import CheckedPool

@@ -10,12 +10,9 @@ import anyio
 
 from ...providers.errors import NotGone, ProviderError
 from ...providers.shared.journal import Journal, PoolOwned
-from . import surveys
-from .exit_codes import NOTHING, SOMETHING, UNKNOWN
-from .failures import defect
-from .flags import AsJson, Flag
-from .orphans import FoundPool, Verdict, verdict
-from .pool_search import NO_OTHER_PLACES, SearchOptions, find_pools, open_journal
+from . import pool_search
+from .common import NOTHING, SOMETHING, UNKNOWN, AsJson, Flag, defect
+from .pool_search import NO_OTHER_PLACES, FoundPool, SearchOptions, Verdict, find_pools, open_journal, verdict
 from .pool_table import console_for_tables, pool_table, print_json, print_unanswered
 
 
@@ -97,7 +94,7 @@ async def _removed(journal: Journal, pool: FoundPool) -> Removal:
     from ..client.adoption import lease_kept
     from ..serialization.error_translation import by_lease
 
-    surveyor = surveys.SURVEYORS[pool.provider] if pool.place else None
+    surveyor = pool_search.SURVEYORS[pool.provider] if pool.place else None
     note: str | None = None
     try:
         if surveyor is not None and pool.standing == "unknown":

@@ -52,7 +52,7 @@ def log(
         return _refused(f"log is for what a task of a pool has started: {VARIABLE} is not set here")
     if not (values or param or artifact) and text is None:
         return _refused("there is nothing to be logged: outrider log loss=0.3 --step 7")
-    from ..observe import log_calls
+    from ..record import log_calls
 
     try:
         if values:

@@ -9,28 +9,28 @@ import sys
 from cyclopts import App, Parameter
 
 from ..api.language import Form, Language, speaking
-from .failures import guarded, usage_error
+from .common import guarded, usage_error
 
 VERBS = {  # for each verb, the module (of this room, or with its full name) and the function that implement it
     "config check": ("config_check", "config_check"),
-    "exec": ("execute", "execute"),
+    "exec": ("ssh", "execute"),
     "gc": ("gc", "gc"),
     "log": ("log", "log"),
-    "logs": ("logs", "logs"),
+    "logs": ("follow", "logs"),
     "offers": ("offers", "offers"),
-    "profile": ("profile", "profile"),
+    "profile": ("control", "profile"),
     "ps": ("ps", "ps"),
-    "report": ("report", "report"),
+    "report": ("pages", "report"),
     "run": ("run", "run"),
     "runs": ("runs", "runs"),
     "sim": ("outrider.testing.simulator.command", "sim"),
     "ssh": ("ssh", "ssh"),
-    "stacks": ("stacks", "stacks"),
-    "stop": ("stop", "stop"),
+    "stacks": ("control", "stacks"),
+    "stop": ("control", "stop"),
     "sync": ("sync", "sync"),
     "top": ("top", "top"),
-    "ui": ("ui", "ui"),
-    "wait": ("wait", "wait"),
+    "ui": ("pages", "ui"),
+    "wait": ("follow", "wait"),
 }
 app = App(
     name="outrider",

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ...lazy_dataclass import dataclass
-from .exit_codes import DONE, WRONG
-from .failures import defect
-from .flags import AsJson, Flag
+from .common import DONE, WRONG, AsJson, Flag, defect
 from .run import NO_OPTIONS, RunOptions, table_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ..api.printable import one_line, plain
 if TYPE_CHECKING:
     from ...providers.shared.pool_lock import Place
     from ...providers.survey import PlaceAnswer
-    from .orphans import FoundPool
+    from .pool_search import FoundPool
 
 FILE_COLUMNS = 1000  # width of a table that goes to a file or a pipe
 

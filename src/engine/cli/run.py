@@ -23,11 +23,11 @@ from ..api.errors import BroadcastFailed, OutriderError, SpecError
 from ..api.language import is_own, worded
 from ..api.printable import plain
 from ..api.secrets import Scrubber
-from ..runs.names import runs_folder
-from .flags import AsJson
+from ..record.runs.names import runs_folder
+from .common import AsJson
 
 if TYPE_CHECKING:
-    from ..runs.files import RecordFiles
+    from ..record.runs.files import RecordFiles
     from ..scripts.driver import Starter
     from ..scripts.run import Planned
 
@@ -166,8 +166,7 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
     """
     import anyio
 
-    from ..scripts.exit_codes import exit_code
-    from ..scripts.missing_module import missing_module_advice
+    from ..scripts.failures import exit_code, missing_module_advice
 
     try:
         anyio.run(planned.owned(files), opened)
@@ -189,8 +188,7 @@ def _run_for_programs(planned: Planned) -> int:
     from asyncio import CancelledError
 
     from ..client.signals import ProgramHold
-    from ..runs.description import secrets_of
-    from ..runs.error_texts import error_texts
+    from ..record.runs.description import error_texts, secrets_of
 
     began, hold = time.monotonic(), ProgramHold()
     try:
@@ -233,11 +231,10 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
     Raises:
         SpecError: the run would write no record.
     """
-    from ..observe.record import record_name
-    from ..observe.surroundings import VARIABLE, leaves_record
-    from ..runs.description import secrets_of
-    from ..scripts.driver import detach
-    from ..scripts.driver_log import DRIVER_LOG
+    from ..record.record_sink import record_name
+    from ..record.runs.description import secrets_of
+    from ..record.surroundings import VARIABLE, leaves_record
+    from ..scripts.driver import DRIVER_LOG, detach
 
     settings = planned.pool._settings
     if not leaves_record(settings.run, tracked=bool(settings.trackers)):
@@ -264,7 +261,7 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
 def _message(error: BaseException) -> str:
     """Return the message about an error that ended the run; empty for Ctrl-C."""
     if isinstance(error, BroadcastFailed):
-        from ..scripts.exit_codes import exit_code
+        from ..scripts.failures import exit_code
 
         suffix = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {exit_code(error)})"
         return f"{plain(error.message)}{suffix}"

@@ -7,9 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ..api.checks import refuse
-from ..runs.names import runs_folder
-from ..runs.reader import Run, runs_in, runs_meant
-from .failures import refused
+from ..record.runs.names import runs_folder
+from ..record.runs.reader import Run, runs_in, runs_meant
+from .common import refused
 
 COMPLETED = 50  # shell completion offers the ids of at most so many runs
 SHOWN = 5  # a message lists at most so many runs if the user's word means several

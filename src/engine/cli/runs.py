@@ -14,17 +14,13 @@ from rich.text import Text
 
 from ..api.printable import one_line
 from ..api.quantities import count
-from ..observe.run_row import COLUMNS, cells
-from ..observe.use import HEAD, use_of
-from ..runs.event_reading import events_in
-from ..runs.lines import EVENTS
-from ..runs.names import runs_folder
-from ..runs.reader import Owned, Run, runs_in
-from ..runs.retention import remove
-from ..trackers.state_file import StateFile, trackers_in
-from .exit_codes import DONE, WRONG
-from .failures import refused
-from .flags import AsJson, Flag
+from ..record.run_tables import COLUMNS, HEAD, cells, use_of
+from ..record.runs.lines import EVENTS, events_in
+from ..record.runs.names import runs_folder
+from ..record.runs.reader import Owned, Run, runs_in
+from ..record.runs.retention import remove
+from ..record.trackers.state_file import StateFile, trackers_in
+from .common import DONE, WRONG, AsJson, Flag, refused
 from .pool_table import console_for_tables
 from .run_choice import RunWord, chosen_run
 

@@ -15,16 +15,14 @@ from ..api.checks import refuse
 from ..api.errors import OutriderError
 from ..api.printable import plain
 from ..config import files
-from ..config.tracker_tables import tracker_of
-from ..runs.reader import Run, read_json
-from ..trackers.base import Tracker
-from ..trackers.behind import Behind, behind_of
-from ..trackers.feed import Feed
-from ..trackers.state_file import Busy, StateFile, trackers_in
-from ..trackers.trackers import KINDS
-from .exit_codes import DONE
-from .failures import refused
-from .flags import AsJson
+from ..config.tables import tracker_of
+from ..record.runs.reader import Run, read_json
+from ..record.trackers.base import Tracker
+from ..record.trackers.feed import Feed
+from ..record.trackers.selection import Behind, behind_of
+from ..record.trackers.state_file import Busy, StateFile, trackers_in
+from ..record.trackers.trackers import KINDS
+from .common import DONE, AsJson, refused
 from .run_choice import RunWord, checked_timeout, chosen_run
 
 LEFT = 1  # exit code: something was not sent

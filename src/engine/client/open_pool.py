@@ -73,7 +73,7 @@ ROOMS = (
     "engine.client.open_pool",
     "engine.client.streaming",
     "engine.node.stack_text",
-    "engine.observe.notebook_html",
+    "engine.record.display.notebook",
     "engine.serialization.error_notes",
     "engine.wire.large_copy",
 )
@@ -120,7 +120,7 @@ STACKS_CHARS = 4 << 20  # most characters of all stacks in a reply; the run's re
 
 
 def requests_to(core: JobIntake, stop: Callable[[], Awaitable[str | None]]) -> Mapping[str, Request]:
-    """Return the handler of each request, by the request's name. `runs/control.py` explains how to add a request.
+    """Return the handler of each request, by the request's name. `record/runs/control.py` explains how to add a request.
 
     ``stop``: ends the pool, and returns a text about resources that may be left.
     """

@@ -12,10 +12,9 @@ from ..api.checks import check_known
 from ..api.errors import SpecError
 from ..api.language import in_toml
 from ..pool_options import DEFAULTS, checked
-from ..runs.description import spec_of
+from ..record.runs.description import spec_of
 from .files import ConfigFile
-from .tables import POOL_KEYS, RUN_KEYS, Table, pool_options, ranks_of, restarts_of
-from .tracker_tables import named_table, tracker_of
+from .tables import POOL_KEYS, RUN_KEYS, Table, named_table, pool_options, ranks_of, restarts_of, tracker_of
 
 if TYPE_CHECKING:
     from ..pool_options import PoolOptions

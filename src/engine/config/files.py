@@ -20,8 +20,7 @@ from ..api.checks import check_known, refuse, shown
 from ..api.errors import SpecError
 from ..api.settings import Spec
 from ..pool_options import PoolOptions
-from .tables import POOL_KEYS, RUN_KEYS, Table, at, pool_options, tracker_at
-from .tracker_tables import with_tables
+from .tables import POOL_KEYS, RUN_KEYS, Table, at, pool_options, tracker_at, with_tables
 
 OWN, SHARED = "outrider.toml", "pyproject.toml"
 DEFAULT = "default"  # the pool that is used if a program names no pool

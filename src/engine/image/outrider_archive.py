@@ -23,10 +23,10 @@ _PACKAGE = "outrider"
 # clouds for tests.
 _AT_THE_CLIENT = (
     "engine/cli/*",
-    "engine/profiles/*",
-    "engine/report/*",
+    "engine/record/*",
+    "engine/record/report/*",
     "testing/simulator/*",
-    "engine/ui/*",
+    "engine/record/ui/*",
     "providers/*/testing/*",
 )
 _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")

@@ -1,4 +1,7 @@
-"""The Dask plugin: the pool's nodes are a Dask cluster while the pool is open."""
+"""The Dask plugin: the pool's nodes are a Dask cluster while the pool is open.
+
+Its connections use a self-signed certificate (`Certificate`); any process with its key can use the pool's cluster.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import field
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,12 +20,49 @@ from ..api import checks
 from ..api.plugin import Plugin
 from .client_versions import same_version
 from .cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened, processors
-from .dask_tls import Certificate
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId
     from ..api.instance import InstanceInfo
     from ..api.plugin import NodeSide, PluginContext, Setup
+
+
+LIFE = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate and its key, both as PEM."""
+
+    cert: str = field(repr=False)
+    key: str = field(repr=False)
+
+    @classmethod
+    def new(cls) -> Certificate:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "outrider")])
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))  # the clocks of computers differ
+            .not_valid_after(now + LIFE)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return cls(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())
+
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
 # Dask's HTTP server needs no password, so its port is on the loopback address, which other hosts cannot reach. The

@@ -1,22 +1,34 @@
-"""The run of a script or a command on every node of a new pool: its settings, its files, and its end."""
+"""The run of a script or a command on every node of a new pool: its settings, its files, and its end.
+
+Before anything starts, `header_of` reads the script's header: the block ``# /// script`` of PEP 723, with its
+``[tool.outrider]``. `needs_place` finds calls of ``checkpoint(...)`` that need the option `checkpoints` of
+the pool. Only calls that are certain to run are found: in the script's own statements, or in functions of the script
+that these statements call, outside of any branch, loop or ``try``, and with no earlier statement that may end the
+script.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
+import platform
+import re
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ...lazy_dataclass import dataclass
 from ..api.checks import check_known, refuse
 from ..api.compute import compute
+from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.language import options_are_in_file
 from ..api.task_options import TaskOptions
 from ..checkpoint.store import VARIABLE
-from ..config import files, script_header
+from ..config import files
 from ..config.tables import (
     POOL_KEYS,
     RUN_KEYS,
@@ -28,20 +40,202 @@ from ..config.tables import (
     ranks_of,
     restarts_of,
     telling,
+    with_tables,
 )
-from ..config.tracker_tables import with_tables
-from ..runs.names import name_of
-from ..runs.whole_program import WholeProgram
-from .checkpoint_calls import needs_place
+from ..record.runs.files import WholeProgram
+from ..record.runs.names import name_of
 from .endings import GentleEnd
-from .exit_codes import exit_code
-from .program import Place, run_command, run_script
-from .ranks import ScriptRanks
+from .failures import exit_code
+from .program import Place, ScriptRanks, run_command, run_script
 
 if TYPE_CHECKING:
     from ..pool import Pool
     from ..pool_options import PoolOptions
-    from ..runs.files import RecordFiles
+    from ..record.runs.files import RecordFiles
+
+
+_HELP = frozenset({"-h", "--help", "--version", "-V"})
+_ENDS = frozenset({"exit", "quit", "_exit", "abort", "execv", "execve", "execvp", "execl", "execlp", "kill"})
+_DECLARATIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)
+# a script with these words may set the variable that names the storage
+_ELSEWHERE = re.compile("OUTRIDER_CHECKPOINTS|dotenv|environ")
+_DEEPEST = 20  # follow calls of the script's own functions at most this deep
+
+
+def needs_place(source: str, arguments: Sequence[str]) -> int:
+    """Return the line of a call of `checkpoint` that is certain to run and passes no ``root``; 0: no such call
+    was found.
+    """
+    if "checkpoint" not in source or _ELSEWHERE.search(source) or _HELP & {*arguments}:
+        return 0
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    search = _Search(_names(tree), functions)
+    if not search.names or any(isinstance(each, ast.Global | ast.Nonlocal) for each in ast.walk(tree)):
+        return 0
+    try:
+        search.run(tree.body)
+    except _Stop as stop:
+        return stop.line
+    return 0
+
+
+class _Stop(Exception):
+    """The exception that ends the search.
+
+    ``line``: the line of the call that was found; 0: none, as the statements that follow may not run.
+    """
+
+    def __init__(self, line: int = 0) -> None:
+        super().__init__()
+        self.line = line
+
+
+def _names(tree: ast.Module) -> frozenset[str]:
+    """Return the names by which the script calls `outrider.checkpoint`.
+
+    If the script also gives one of these names to another object, return no names.
+    """
+    names: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ImportFrom) and each.module == "outrider" and not each.level:
+            names |= {alias.asname or alias.name for alias in each.names if alias.name == "checkpoint"}
+        elif isinstance(each, ast.Import):
+            names |= {f"{alias.asname or 'outrider'}.checkpoint" for alias in each.names if alias.name == "outrider"}
+    roots = {name.partition(".")[0] for name in names}
+    bound = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    bound |= {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    bound |= {each.arg for each in ast.walk(tree) if isinstance(each, ast.arg)}
+    return frozenset() if roots & bound else frozenset(names)
+
+
+@dataclass(slots=True)
+class _Search:
+    names: frozenset[str]
+    functions: Mapping[str, ast.FunctionDef]
+    depth: int = field(default=0)
+
+    def run(self, statements: Sequence[ast.stmt]) -> None:
+        """Search statements that run one after the other.
+
+        Raises:
+            _Stop: The call was found, or the statements that follow may not run.
+        """
+        for each in statements:
+            if isinstance(each, ast.If) and _is_main(each.test):
+                self.run(each.body)
+            elif isinstance(each, ast.Expr | ast.Assign | ast.AnnAssign) and each.value is not None:
+                self._evaluate(each.value)
+            elif isinstance(each, ast.Return):
+                if each.value is not None:
+                    self._evaluate(each.value)
+                return
+            elif isinstance(each, ast.With):
+                for item in each.items:
+                    self._evaluate(item.context_expr)
+                # a context manager may suppress an error of its block, as pytest.raises does: what follows is not
+                # certain to run
+                raise _Stop
+            elif not isinstance(each, _DECLARATIONS) and self._may_end(each):
+                raise _Stop
+
+    def _evaluate(self, value: ast.expr) -> None:
+        if isinstance(value, ast.Call) and ast.unparse(value.func) in self.names:
+            if not any(each.arg in (None, "root") for each in value.keywords):
+                raise _Stop(value.lineno)
+            return
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in self.functions:
+            function = self.functions[value.func.id]
+            if function.decorator_list or self.depth >= _DEEPEST or _yields(function):
+                raise _Stop
+            for argument in (*value.args, *(each.value for each in value.keywords)):
+                self._evaluate(argument)
+            self.depth += 1
+            self.run(function.body)
+            self.depth -= 1
+        elif self._may_end(value):
+            raise _Stop
+
+    def _may_end(self, node: ast.AST) -> bool:
+        """Return whether a statement or an expression may end the script or the function that contains it."""
+        for each in ast.walk(node):
+            if isinstance(each, ast.Return | ast.Raise | ast.Assert | ast.Try | ast.Yield | ast.YieldFrom | ast.Await):
+                return True
+            if isinstance(each, ast.Call):
+                name = ast.unparse(each.func).rpartition(".")[2]
+                if name in _ENDS or name in self.functions:
+                    return True
+        return False
+
+
+def _yields(function: ast.FunctionDef) -> bool:
+    return any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(function))
+
+
+def _is_main(test: ast.expr) -> bool:
+    return ast.unparse(test) == "__name__ == '__main__'"
+
+
+# the regular expression in "Reference implementation" of PEP 723
+_BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptHeader:
+    dependencies: tuple[str, ...] = ()
+    requires_python: str = ""
+    options: Table = field(default_factory=dict)  # the keys of the header's table [tool.outrider]
+
+    def check_python(self, name: str) -> None:
+        """Raise an error if the script does not support the version of this Python, with which its ranks run too.
+
+        Raises:
+            SpecError
+        """
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        try:
+            allowed = SpecifierSet(self.requires_python)
+        except InvalidSpecifier:
+            refuse(f"{name}: requires-python = {self.requires_python!r} is no version specifier, such as '>=3.11'.")
+        ours = platform.python_version()
+        if not allowed.contains(ours, prereleases=True):
+            refuse(
+                f"{name} asks for Python {self.requires_python}, and this is {ours}, which its ranks run with too: "
+                "run outrider with another Python."
+            )
+
+
+def header_of(text: str, name: str) -> ScriptHeader:
+    """Parse the header of a script. Without a header, all fields of the result are empty.
+
+    ``name``: the script's name, for errors.
+
+    Raises:
+        SpecError: The header is not valid, or there are two headers.
+    """
+    blocks = [match for match in _BLOCK.finditer(text) if match["type"] == "script"]
+    if not blocks:
+        return ScriptHeader()
+    if len(blocks) > 1:
+        refuse(f"{name} has {len(blocks)} blocks `# /// script`: PEP 723 allows one.")
+    lines = blocks[0]["content"].splitlines(keepends=True)
+    content = "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
+    try:
+        table = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{name}: its `# /// script` block is not valid TOML: {error}.") from None
+    dependencies, python = table.get("dependencies", []), table.get("requires-python", "")
+    if not isinstance(dependencies, list) or not all(isinstance(each, str) for each in dependencies):
+        refuse(f"{name}: dependencies is a list of requirements, not {dependencies!r:.60}.")
+    tool = table.get("tool", {})
+    own = tool.get("outrider", {}) if isinstance(tool, Mapping) else {}
+    if not isinstance(own, Mapping) or not isinstance(python, str):
+        refuse(f"{name}: requires-python is a text, and [tool.outrider] a table.")
+    return ScriptHeader(tuple(dependencies), python, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +398,7 @@ def _check_checkpoints(program: Program, options: PoolOptions, *, is_local: bool
 def _header(program: Program) -> dict[str, Any]:
     if not program.is_script:
         return {}
-    header = script_header.header_of(program.script.read_text(errors="replace"), program.name)
+    header = header_of(program.script.read_text(errors="replace"), program.name)
     header.check_python(program.name)
     with telling(f"{program.name} [tool.outrider]"):
         check_known("a script's header", header.options, POOL_KEYS | RUN_KEYS | {"pool"})

@@ -7,7 +7,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ...engine.report.timeline import WORDS, Timeline
+from ...engine.record.report.timeline import WORDS, Timeline
 from .timeline import COLOURS, timeline
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engine.api.errors import SpecError
-from ...engine.report.timeline import WORDS
+from ...engine.record.report.timeline import WORDS
 from .timeline import COLOURS, timeline
 
 if TYPE_CHECKING:

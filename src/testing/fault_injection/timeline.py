@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...engine.report.timeline import WORDS, Mark, Rows, Timeline, begin
+from ...engine.record.report.timeline import WORDS, Mark, Rows, Timeline, begin
 
 if TYPE_CHECKING:
     from ...engine.api.chaos import ChaosReport

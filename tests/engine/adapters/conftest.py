@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node.log_socket import LogSocket
-from outrider.engine.observe import log_calls
+from outrider.engine.record import log_calls
 
 Received = Callable[[], list[dict[str, Any]]]
 

@@ -9,7 +9,7 @@ import pytest
 from outrider import AWS, Image, Pool, SpecError, compute, plugins
 from outrider.engine.api.misuse import no_option
 from outrider.engine.client.mapping import check_map
-from outrider.engine.runs.writer import RunEnd
+from outrider.engine.record.runs.writer import RunEnd
 from outrider.engine.sync import SyncPool
 from outrider.errors import NotACall
 from outrider.providers.shared.paths import half_url

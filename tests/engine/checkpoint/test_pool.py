@@ -27,8 +27,8 @@ from outrider import (
     should_stop,
 )
 from outrider.actors import generations
-from outrider.engine.runs.checkpoints import saved_checkpoints
-from outrider.engine.runs.reader import runs_in
+from outrider.engine.record.runs.lines import saved_checkpoints
+from outrider.engine.record.runs.reader import runs_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_state")]
 

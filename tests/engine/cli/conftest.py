@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.cli import surveys
+from outrider.engine.cli import pool_search
 from outrider.engine.cli.main import app
 from outrider.providers.errors import NotAuthorized, NotGone
 from outrider.providers.shared.journal import Intent, Journal
@@ -94,7 +94,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
 @pytest.fixture
 def sky(monkeypatch: pytest.MonkeyPatch) -> Sky:
     sky = Sky()
-    monkeypatch.setattr(surveys, "SURVEYORS", {"aws": sky})
+    monkeypatch.setattr(pool_search, "SURVEYORS", {"aws": sky})
     return sky
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.cli.run_choice import run_words
-from outrider.engine.runs.files import RecordFiles
+from outrider.engine.record.runs.files import RecordFiles
 
 MAIN = "from outrider.engine.cli.main import main; main()"
 ASK = """

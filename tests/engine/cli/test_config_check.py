@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.engine.cli.failures import guarded
+from outrider.engine.cli.common import guarded
 from outrider.engine.cli.main import app
 from outrider.engine.config.check import checked_pool
 from outrider.engine.config.files import read

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.runs.reader import Run, read_json, runs_in
+from outrider.engine.record.runs.reader import Run, read_json, runs_in
 
 from .processes import PATIENCE_S, processes, until
 

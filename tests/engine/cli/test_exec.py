@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from outrider.engine.cli import execute
-from outrider.engine.cli.execute import Command, Ended, Lines
+from outrider.engine.cli import ssh
 from outrider.engine.cli.node_choice import Reached
+from outrider.engine.cli.ssh import Command, Ended, Lines
 
 
 def nodes(count: int) -> list[Reached]:
@@ -31,7 +31,7 @@ def test_all_commands_are_ended_when_nobody_reads_what_two_of_them_print(tmp_pat
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        asyncio.run(execute._on_all(nodes(4), ["sh", "-c", script], nobody_reads))
+        asyncio.run(ssh._on_all(nodes(4), ["sh", "-c", script], nobody_reads))
     gc.collect()  # a transport that asyncio has not closed says so now
     assert (started := [int(line) for line in pids.read_text().split()])
     assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
@@ -39,7 +39,7 @@ def test_all_commands_are_ended_when_nobody_reads_what_two_of_them_print(tmp_pat
 
 def test_after_ctrl_c_a_process_of_another_session_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the command's output open, and is not in its process group."""
-    monkeypatch.setattr(execute, "END_S", 0.1)
+    monkeypatch.setattr(ssh, "END_S", 0.1)
     pids = list[int]()
 
     def interrupted(_: Reached, what: Lines | Ended) -> None:
@@ -51,7 +51,7 @@ def test_after_ctrl_c_a_process_of_another_session_is_not_waited_for(monkeypatch
     script = "setsid sh -c 'echo $$; exec sleep 60' & echo $$; exec sleep 60"
     try:
         with pytest.raises(KeyboardInterrupt):
-            asyncio.run(execute._on_all(nodes(1), ["sh", "-c", script], interrupted))
+            asyncio.run(ssh._on_all(nodes(1), ["sh", "-c", script], interrupted))
         gc.collect()
         assert len([pid for pid in pids if Path(f"/proc/{pid}").exists()]) == 1
     finally:
@@ -62,7 +62,7 @@ def test_after_ctrl_c_a_process_of_another_session_is_not_waited_for(monkeypatch
 
 def test_a_command_that_may_not_be_ended_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one of another user, under sudo."""
-    monkeypatch.setattr(execute, "END_S", 0.01)
+    monkeypatch.setattr(ssh, "END_S", 0.01)
     tried = list[str]()
 
     def denied(_: int = 0, number: int = 0) -> None:
@@ -90,6 +90,6 @@ def test_a_second_ctrl_c_ends_a_command_that_ignores_the_first() -> None:
 
     script = "trap '' TERM; echo $$; exec sleep 60"
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(execute._on_all(nodes(1), ["sh", "-c", script], interrupted))
+        asyncio.run(ssh._on_all(nodes(1), ["sh", "-c", script], interrupted))
     gc.collect()
     assert not Path(f"/proc/{pids[0]}").exists()

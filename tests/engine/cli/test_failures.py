@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.api.errors import SpecError
-from outrider.engine.cli.failures import guarded
+from outrider.engine.cli.common import guarded
 from outrider.engine.cli.main import main
-from outrider.engine.runs.files import RecordFiles
+from outrider.engine.record.runs.files import RecordFiles
 from outrider.providers.errors import JournalError
 
 OUTRIDER = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()"]

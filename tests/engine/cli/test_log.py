@@ -13,7 +13,7 @@ import pytest
 
 from outrider.engine.cli.log import log, main
 from outrider.engine.node.log_socket import LogSocket
-from outrider.engine.observe import log_calls
+from outrider.engine.record import log_calls
 
 
 @pytest.fixture

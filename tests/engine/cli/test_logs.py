@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.lines import log_line
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.lines import log_line
 
 if TYPE_CHECKING:
     from .conftest import Outrider

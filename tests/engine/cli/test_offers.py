@@ -14,7 +14,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from outrider.engine.cli import offers as offers_command
-from outrider.engine.cli.failures import guarded
+from outrider.engine.cli.common import guarded
 from outrider.engine.cli.main import app
 from outrider.engine.cli.offers import COLUMNS, SpecOffers, cells, fitting
 from outrider.engine.config import tables

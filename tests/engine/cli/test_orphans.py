@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cli.orphans import known_pools, verdict
+from outrider.engine.cli.pool_search import known_pools, verdict
 from outrider.providers.shared.journal import Intent, PoolRecord, Standing
 from outrider.providers.shared.pool_lock import Owner
 from outrider.providers.shared.resource_ownership import OURS, Thing, whose

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from outrider.engine.cli import surveys
+from outrider.engine.cli import pool_search
 from outrider.providers.errors import ProviderError
 from outrider.providers.shared.journal import Intent, Journal
 from outrider.providers.shared.pool_lock import Place
@@ -59,7 +59,7 @@ class Cluster:
 @pytest.fixture
 def cluster(sky: Sky, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster({"login": []})
-    monkeypatch.setattr(surveys, "SURVEYORS", {"aws": sky, "cluster": cluster})
+    monkeypatch.setattr(pool_search, "SURVEYORS", {"aws": sky, "cluster": cluster})
     return cluster
 
 
@@ -149,7 +149,7 @@ def test_a_provider_that_hangs_is_named_and_the_others_answer(
     dead: str, sky: Sky, cluster: Cluster, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sky.regions["us-east-1"] = [replace(JOB, id="i-1", pool="seen")]
-    monkeypatch.setattr(surveys, "ANSWER_S", 0.05)
+    monkeypatch.setattr(pool_search, "ANSWER_S", 0.05)
     cluster.before = forever
     assert outrider("ps", "--region", "us-east-1") == 2
     assert "seen" in outrider.said()
@@ -169,10 +169,10 @@ def test_a_defect_in_one_provider_hides_none_of_the_others(
 def test_places_of_one_provider_that_wait_hold_up_no_other_provider(
     book: Journal, sky: Sky, cluster: Cluster, outrider: Outrider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = [f"login{number}" for number in range(2 * surveys.AT_A_TIME)]
+    hosts = [f"login{number}" for number in range(2 * pool_search.AT_A_TIME)]
     cluster.jobs = {host: [] for host in hosts}
     cluster.before = waits_for(sky, "survey", monkeypatch)
-    monkeypatch.setattr(surveys, "ANSWER_S", 5.0)
+    monkeypatch.setattr(pool_search, "ANSWER_S", 5.0)
     places = [word for host in hosts for word in ("--place", f"cluster:host={host}")]
     assert outrider("ps", *places, "--place", "aws:region=us-east-1") == 0
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cli.orphans import FoundPool
-from outrider.engine.cli.pools_here import RunSeen, ShownPool, joined, pools_here
-from outrider.engine.cli.ps import cells
-from outrider.engine.runs.files import RecordFiles
+from outrider.engine.cli.pool_search import FoundPool
+from outrider.engine.cli.ps import RunSeen, ShownPool, cells, joined, pools_here
+from outrider.engine.record.runs.files import RecordFiles
 from outrider.providers.local.state import LivingPool, PoolDirectory, living_pools
 from outrider.providers.shared.journal import Journal
 from outrider.providers.shared.pool_lock import Owner

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from outrider import Local, Pool, SpecError, Worker, compute, instance_info, log_metrics, profile, should_stop
-from outrider.engine.cli import profile as command
-from outrider.engine.cli.profile import profile as outrider_profile
+from outrider.engine.cli import control as command
+from outrider.engine.cli.control import profile as outrider_profile
 from outrider.engine.node import context
-from outrider.engine.profiles.merged import merge, profiles_in
+from outrider.engine.record.profiles import merge, profiles_in
 
 from .processes import until
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outrider.engine.cli.orphans import FoundPool
+from outrider.engine.cli.pool_search import FoundPool
 from outrider.engine.cli.pool_table import age, machines, place, price
 from outrider.providers.shared.journal import Journal
 from outrider.providers.survey import FoundMachine

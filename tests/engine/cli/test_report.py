@@ -12,8 +12,8 @@ import pytest
 
 from outrider.engine.api.errors import SpecError
 from outrider.engine.cli.main import app
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.status import RunStatus
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.status import RunStatus
 
 if TYPE_CHECKING:
     from .conftest import Outrider

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.cli.run import misplaced_options, table_of, with_program_apart
-from outrider.engine.runs.reader import read_json, runs_in
+from outrider.engine.record.runs.reader import read_json, runs_in
 from outrider.errors import SpecError
 
 OUTRIDER = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()"]

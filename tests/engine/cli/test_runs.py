@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from outrider.engine.cli.runs import cells
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.reader import Run
-from outrider.engine.runs.status import RunStatus
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.reader import Run
+from outrider.engine.record.runs.status import RunStatus
 from outrider.providers.shared.pool_lock import Lock
 
 if TYPE_CHECKING:

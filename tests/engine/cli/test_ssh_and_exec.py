@@ -22,15 +22,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.api.errors import SpecError
-from outrider.engine.cli.failures import guarded
+from outrider.engine.cli.common import guarded
 from outrider.engine.cli.main import app
-from outrider.engine.cli.node_choice import host_way, reached
+from outrider.engine.cli.node_choice import Way, host_way, reached, ssh_command
 from outrider.engine.cli.ssh import pinned
-from outrider.engine.cli.ssh_command import Way, ssh_command
 from outrider.engine.client.adoption import KEY, REST
-from outrider.engine.runs.description import described
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.nodes import nodes_now
+from outrider.engine.record.runs.description import described
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.nodes import nodes_now
 from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import Address, Login
 from outrider.providers.shared.journal import Journal
@@ -468,7 +467,7 @@ import json, os, sys
 from dataclasses import asdict
 from pathlib import Path
 from outrider.engine.client.adoption import REST
-from outrider.engine.runs.files import RecordFiles
+from outrider.engine.record.runs.files import RecordFiles
 from outrider.providers.shared.journal import Journal
 from outrider.providers.shared.pool_lock import Owner
 root = Path(sys.argv[1])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider import Local, Pool, compute
-from outrider.engine.cli.stacks import stacks
+from outrider.engine.cli.control import stacks
 
 
 @compute

@@ -11,13 +11,13 @@ import pytest
 
 from outrider.engine.api.errors import SpecError
 from outrider.engine.api.sink import Refused
-from outrider.engine.cli import stop as stop_module
-from outrider.engine.cli import wait as wait_module
+from outrider.engine.cli import control as stop_module
+from outrider.engine.cli import follow as wait_module
 from outrider.engine.cli.main import app
-from outrider.engine.runs.control import NoAnswer
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.reader import Run
-from outrider.engine.runs.status import RunStatus
+from outrider.engine.record.runs.control import NoAnswer
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.reader import Run
+from outrider.engine.record.runs.status import RunStatus
 
 if TYPE_CHECKING:
     from .conftest import Outrider
@@ -29,7 +29,7 @@ ID = "20261125-031113-train-1a2b"
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RecordFiles]:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(stop_module, "PROGRAM_S", 0.1)
-    monkeypatch.setattr("outrider.engine.runs.files.new_id", lambda name, at: ID)
+    monkeypatch.setattr("outrider.engine.record.runs.files.new_id", lambda name, at: ID)
 
     def made(**facts: Any) -> RecordFiles:
         files = RecordFiles.make(tmp_path / "state" / "runs", "train", 1.0)
@@ -124,7 +124,7 @@ def test_a_name_whose_newest_run_has_ended_may_mean_an_older_one_that_lives(
 ) -> None:
     older = record(began=1.0)
     newer = ID.replace("031113", "041113")
-    monkeypatch.setattr("outrider.engine.runs.files.new_id", lambda name, at: newer)
+    monkeypatch.setattr("outrider.engine.record.runs.files.new_id", lambda name, at: newer)
     record(began=2.0, state="ended", exit=0).close()
     assert outrider("stop", "train") == 2
     told = f"outrider: run {newer} has ended, and of the same name there is {ID}: write its id\n"

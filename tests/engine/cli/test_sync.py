@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from outrider import Local, Pool, compute, log_metrics, trackers
-from outrider.engine.cli.failures import guarded
+from outrider.engine.cli.common import guarded
 from outrider.engine.cli.main import app
-from outrider.engine.runs.metrics import read_metrics
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.trackers.state_file import StateFile
+from outrider.engine.record.runs.metrics import read_metrics
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.trackers.state_file import StateFile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trackers"))
 from tracker_servers import Answer, FakeMLflow, Hook, serving

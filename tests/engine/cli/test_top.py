@@ -23,11 +23,10 @@ from rich.console import Console
 
 from outrider.actors.events import GpuSample, NodeSampled
 from outrider.engine.api.quantities import size
-from outrider.engine.cli.top import View
-from outrider.engine.cli.usage import BARS, NO_BAR, SHOWN, Usage, curve, shown
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.reader import run_of
-from outrider.engine.runs.samples import SYSTEM, sample_line
+from outrider.engine.cli.top import BARS, NO_BAR, SHOWN, Usage, View, curve, shown
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.lines import SYSTEM, sample_line
+from outrider.engine.record.runs.reader import run_of
 from outrider.providers.shared.pool_lock import Owner
 
 if TYPE_CHECKING:

@@ -73,7 +73,9 @@ def test_a_socket_on_which_somebody_listens_stays(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_says_how_to_install_it(outrider: Outrider, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("outrider.engine.ui", "uvicorn", "starlette"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("outrider.engine.record.ui", "uvicorn", "starlette"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette", None)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.config.script_header import ScriptHeader, header_of
+from outrider.engine.scripts.run import ScriptHeader, header_of
 from outrider.errors import SpecError
 
 WHOLE = """#!/usr/bin/env python

@@ -35,10 +35,10 @@ from outrider.engine.client.observer import completed
 from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import bootstrap_error
 from outrider.engine.objects.blob_transfers import TransferProgress
-from outrider.engine.observe.descriptions import describe
-from outrider.engine.observe.pool_view import PoolView
-from outrider.engine.observe.prints import marked
-from outrider.engine.observe.table import View, summary
+from outrider.engine.record.display.descriptions import describe
+from outrider.engine.record.display.pool_view import PoolView
+from outrider.engine.record.display.prints import marked
+from outrider.engine.record.display.table import View, summary
 from outrider.engine.serialization import error_notes, error_translation
 from outrider.engine.serialization.payload import Received
 from outrider.engine.serialization.task_payload import Payload

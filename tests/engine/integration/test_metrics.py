@@ -22,8 +22,8 @@ from outrider import Local, Pool, Worker, compute, instance_info, log_artifact, 
 from outrider.engine.client import opening
 from outrider.engine.objects import blob_transfers
 from outrider.engine.objects.blob_transfers import BlobTransfers
-from outrider.engine.runs.metrics import Logged, Series, newest, read_metrics
-from outrider.engine.runs.names import runs_folder
+from outrider.engine.record.runs.metrics import Logged, Series, newest, read_metrics
+from outrider.engine.record.runs.names import runs_folder
 from outrider.engine.transport import link
 from outrider.engine.transport.link import NodeLink
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from outrider import Local, Pool, PoolClosed, compute
-from outrider.engine.runs.control import CONTROL, ask
-from outrider.engine.runs.reader import Run, read_json, runs_in
+from outrider.engine.record.runs.control import CONTROL, ask
+from outrider.engine.record.runs.reader import Run, read_json, runs_in
 from outrider.errors import RunStopped
 from outrider.providers.base import EntryPoints
 

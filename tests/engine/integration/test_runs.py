@@ -17,9 +17,8 @@ import pytest
 
 from outrider.engine.api.quantities import time_text
 from outrider.engine.cli.main import app
-from outrider.engine.runs.lines import parsed_events, parsed_log, whole_lines
-from outrider.engine.runs.reader import Run, read_json, runs_in
-from outrider.engine.runs.samples import read_samples
+from outrider.engine.record.runs.lines import parsed_events, parsed_log, read_samples, whole_lines
+from outrider.engine.record.runs.reader import Run, read_json, runs_in
 
 LOST_S = 1.0  # that a client which is killed may cost its record
 BEGINNING = """

@@ -20,7 +20,7 @@ from outrider.engine.node import context, log_sender, log_socket, output, stored
 from outrider.engine.node.blobs import BlobStore
 from outrider.engine.node.log_sender import LogSender
 from outrider.engine.node.log_socket import DATAGRAM_BYTES, LogClient, LogEnd, LogSocket
-from outrider.engine.observe import log_calls
+from outrider.engine.record import log_calls
 from outrider.engine.wire import log_records as records
 from outrider.engine.wire import messages as m
 

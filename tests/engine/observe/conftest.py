@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.sink import Writer
-from outrider.engine.runs.writer import RunWriter
+from outrider.engine.record.display.writer import Writer
+from outrider.engine.record.runs.writer import RunWriter
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ import structlog
 from outrider.actors import events as ev
 from outrider.engine.api.settings import ConsoleOption
 from outrider.engine.client.observer import Observer
-from outrider.engine.observe import plain
-from outrider.engine.observe.live import FAILURES, RichSink
-from outrider.engine.observe.plain import PlainSink, PrintsSink
-from outrider.engine.observe.sinks import PoolSinks, automatic
+from outrider.engine.record.display import plain
+from outrider.engine.record.display.live import FAILURES, RichSink
+from outrider.engine.record.display.plain import PlainSink, PrintsSink
+from outrider.engine.record.sinks import PoolSinks, automatic
 
 from ..terminal import on_a_terminal, screen
 
@@ -155,9 +155,9 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     seen = on_a_terminal("""
         import sys, time
         from outrider.actors import events as ev
-        from outrider.engine.observe import sink
+        from outrider.engine.record import sink
         from outrider.engine.client.observer import Observer
-        from outrider.engine.observe.sinks import PoolSinks
+        from outrider.engine.record.sinks import PoolSinks
         sink.PATIENCE_S, sink.Writer.close.__defaults__ = 60.0, (60.0,)  # what is printed next comes next
         observer = Observer(PoolSinks("auto"), slots=1)
         observer.open()

@@ -7,7 +7,7 @@ import pytest
 from outrider.actors import events as ev
 from outrider.actors.interfaces import Ending, GaveUp, NodeId, Reason, Settled, Verdict
 from outrider.engine.client.job_failures import LINE_CHARS, failures
-from outrider.engine.observe.descriptions import failure_line
+from outrider.engine.record.display.descriptions import failure_line
 from outrider.engine.wire.messages import Cause, Ended, Failed
 
 

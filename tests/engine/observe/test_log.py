@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from outrider.actors import events as ev
-from outrider.engine.observe.log import LogSink, shows_prints
+from outrider.engine.record.display.log import LogSink, shows_prints
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_without_a_handler_nothing_is_logged_and_structlog_is_not_imported() -> 
     program = """
 import sys
 from outrider.actors import events as ev
-from outrider.engine.observe.log import LogSink
+from outrider.engine.record.display.log import LogSink
 sink = LogSink()
 sink(ev.NodeLost(1, "gone"))
 sink(ev.TaskOutput(1, 0, 0, "stdout", "text"))
@@ -128,7 +128,7 @@ def test_structlog_is_not_imported_where_the_application_has_not_done_it() -> No
     program = """
 import logging, sys
 from outrider.actors import events as ev
-from outrider.engine.observe.log import LogSink
+from outrider.engine.record.display.log import LogSink
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 LogSink()(ev.NodeResumed(3))
 print("structlog" in sys.modules)

@@ -13,7 +13,7 @@ import pytest
 
 from outrider import log_artifact, log_metrics, log_params, log_text
 from outrider.engine.node.log_socket import PATIENCE_S, LogSocket
-from outrider.engine.observe import log_calls
+from outrider.engine.record import log_calls
 
 
 @pytest.fixture(autouse=True)

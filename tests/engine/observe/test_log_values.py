@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outrider.engine.observe import log_values
-from outrider.engine.observe.log_values import checked_metrics, checked_params, checked_step, checked_text
+from outrider.engine.record import log_calls
+from outrider.engine.record.log_calls import checked_metrics, checked_params, checked_step, checked_text
 
 
 class Item:
@@ -80,9 +80,9 @@ def test_names_and_counts_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         checked_metrics({"x" * 129: 0.3})
     with pytest.raises(ValueError, match="at most 500 values at a time, not 501"):
         checked_metrics({str(n): 0.3 for n in range(501)})
-    monkeypatch.setattr(log_values, "_MOST_KNOWN", len(log_values._known))
+    monkeypatch.setattr(log_calls, "_MOST_KNOWN", len(log_calls._known))
     checked_metrics({"another": 1.0})
-    assert "another" not in log_values._known
+    assert "another" not in log_calls._known
 
 
 @pytest.mark.parametrize("step", [7, np.int32(7)])

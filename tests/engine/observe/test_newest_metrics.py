@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outrider.engine.api.sink import Origin
-from outrider.engine.observe.newest_metrics import NAMES, WAITING, NewestMetrics
+from outrider.engine.record.display.notebook import NAMES, WAITING, NewestMetrics
 from outrider.engine.wire import log_records
 
 

@@ -20,12 +20,21 @@ from outrider.engine.api.html import job_page
 from outrider.engine.api.sink import PoolFacts, Spending
 from outrider.engine.api.snapshot import NodeState, PoolSnapshot
 from outrider.engine.client.observer import Observer
-from outrider.engine.observe import notebook_html
-from outrider.engine.observe.notebook import CELL_CHARS, CELL_LINES, FAILURES, TAIL, CellOutput, NotebookSink
-from outrider.engine.observe.notebook_html import Story, pool_page, snapshot_page
-from outrider.engine.observe.pool_view import PoolView
-from outrider.engine.observe.sinks import PoolSinks
-from outrider.engine.observe.surroundings import surroundings
+from outrider.engine.record.display import notebook as notebook_html
+from outrider.engine.record.display.notebook import (
+    CELL_CHARS,
+    CELL_LINES,
+    FAILURES,
+    TAIL,
+    CellOutput,
+    NotebookSink,
+    Story,
+    pool_page,
+    snapshot_page,
+)
+from outrider.engine.record.display.pool_view import PoolView
+from outrider.engine.record.sinks import PoolSinks
+from outrider.engine.record.surroundings import surroundings
 
 cell_of_context: ContextVar[str] = ContextVar("cell_of_context")
 

@@ -12,7 +12,7 @@ from outrider.actors.interfaces import GaveUp, NodeId, Reason, Settled, Verdict
 from outrider.actors.late_nodes import Preparing
 from outrider.engine.api.sink import Sink
 from outrider.engine.client.observer import KEPT, Observer
-from outrider.engine.observe.sinks import PoolSinks
+from outrider.engine.record.sinks import PoolSinks
 from outrider.engine.wire.messages import Failed, Output
 
 

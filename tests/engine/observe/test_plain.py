@@ -8,8 +8,8 @@ import pytest
 
 from outrider.actors import events as ev
 from outrider.engine.api.quantities import count, seconds
-from outrider.engine.observe.descriptions import NEWS, QUEUE_S, Descriptions, describe
-from outrider.engine.observe.plain import PlainSink
+from outrider.engine.record.display.descriptions import NEWS, QUEUE_S, Descriptions, describe
+from outrider.engine.record.display.plain import PlainSink
 
 
 def at_local(hour: int, minute: int = 0) -> float:

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.pool_view import LOST_SHOWN, PoolView
+from outrider.engine.record.display.pool_view import LOST_SHOWN, PoolView
 
 
 def board_after(events: list[ev.Event]) -> PoolView:

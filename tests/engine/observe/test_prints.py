@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outrider.actors import events as ev
 from outrider.actors.interfaces import AttemptId, JobId, NodeId, Order, Task, TaskId, World
 from outrider.engine.node.output import Lines
-from outrider.engine.observe.prints import Printed, UnfinishedLines, marked, origin
+from outrider.engine.record.display.prints import Printed, UnfinishedLines, marked, origin
 from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.transport.task_output import LINE_BYTES, PrintedLines, last_state
 from outrider.engine.wire.messages import Output, Value

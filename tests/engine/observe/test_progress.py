@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.observe.progress import STEP_S, WINDOW_S, Progress
+from outrider.engine.record.display.pool_view import STEP_S, WINDOW_S, Progress
 
 
 def steady(rate: float, until_s: float, *, total: int | None = None, began_at: float = 0.0) -> Progress:

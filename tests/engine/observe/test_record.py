@@ -19,13 +19,12 @@ from outrider.actors import events as ev
 from outrider.actors.interfaces import NodeId, Settled, Verdict
 from outrider.engine.api.sink import Spending
 from outrider.engine.client.observer import Observer
-from outrider.engine.observe import record as module
-from outrider.engine.observe.record import RecordSink, recording
-from outrider.engine.observe.sinks import PoolSinks
-from outrider.engine.observe.surroundings import leaves_record, surroundings
-from outrider.engine.runs.reader import read_json, runs_in
-from outrider.engine.runs.recorded_calls import RecordedCalls
-from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
+from outrider.engine.record import record_sink as module
+from outrider.engine.record.record_sink import RecordedCalls, RecordSink, recording
+from outrider.engine.record.runs.reader import read_json, runs_in
+from outrider.engine.record.runs.writer import Plan, RunEnd, RunWriter
+from outrider.engine.record.sinks import PoolSinks
+from outrider.engine.record.surroundings import leaves_record, surroundings
 from outrider.engine.wire.messages import Failed, Output
 
 OK = Settled(Verdict.RETURNED, None, NodeId(0), 0, 1, 0)

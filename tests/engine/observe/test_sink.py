@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from outrider.engine.observe import sink as module
-from outrider.engine.observe.sink import Writer
+from outrider.engine.record.display import writer as module
+from outrider.engine.record.display.writer import Writer
 
 
 class Terminal:

@@ -9,9 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from outrider.actors import events as ev
-from outrider.engine.observe.pool_view import PoolView, chosen_rows
-from outrider.engine.observe.progress import per_second
-from outrider.engine.observe.table import View, summary
+from outrider.engine.record.display.pool_view import PoolView, chosen_rows, per_second
+from outrider.engine.record.display.table import View, summary
 
 
 def drawn(pool_view: PoolView, now: float, width: int = 80, height: int = 24) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from outrider.actors.interfaces import AttemptId, JobId, NodeId, Order, Task, TaskId
-from outrider.engine.observe.record import RecordSink
+from outrider.engine.record.record_sink import RecordSink
 from outrider.engine.serialization.payload import Received
 from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.transport.task_output import FETCHES, TaskLogs

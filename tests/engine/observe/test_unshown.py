@@ -16,8 +16,8 @@ import pytest
 from outrider.actors import events as ev
 from outrider.engine.api.sink import PoolFacts
 from outrider.engine.client.observer import Observer
-from outrider.engine.observe.plain import PlainSink, blocks_as_print, write_plain
-from outrider.engine.observe.sinks import PoolSinks
+from outrider.engine.record.display.plain import PlainSink, blocks_as_print, write_plain
+from outrider.engine.record.sinks import PoolSinks
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outrider.actors import events as ev
-from outrider.engine.observe.use import Use, use_of
-from outrider.engine.runs.event_reading import events_in
-from outrider.engine.runs.lines import event_line
+from outrider.engine.record.run_tables import Use, use_of
+from outrider.engine.record.runs.lines import event_line, events_in
 
 USED = [
     ev.NodeUsed(0, "p/1-0", 3600.0, 4.0, 6220.8, 812_000_000, 4_000_000_000),

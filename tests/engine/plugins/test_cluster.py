@@ -20,8 +20,7 @@ from outrider.actors.interfaces import NodeFacts, NodeId
 from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.plugins import cluster as module
 from outrider.engine.plugins.cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened
-from outrider.engine.plugins.dask import DaskFramework
-from outrider.engine.plugins.dask_tls import Certificate
+from outrider.engine.plugins.dask import Certificate, DaskFramework
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import InstanceInfo, Local, Pool, SpecError, SyncPool, compute, plugins
-from outrider.engine.plugins import mpi_agent, mpi_hosts, mpi_rsh, pmi
+from outrider.engine.plugins import mpi, mpi_agent, mpi_rsh, pmi
 
 Place = Callable[..., InstanceInfo]
 
@@ -215,7 +215,7 @@ def test_a_rank_that_aborted_cannot_leave_as_if_nothing_were(
 
 
 def test_launchers_use_the_networks_of_the_nodes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_hosts, "interface", lambda address: {"10.0.0.1": "eth7"}.get(address))
+    monkeypatch.setattr(mpi, "interface", lambda address: {"10.0.0.1": "eth7"}.get(address))
     env = plugins.mpi().env(place(1, nodes=3))
     assert env["HYDRA_IFACE"] == env["I_MPI_HYDRA_IFACE"] == env["FI_TCP_IFACE"] == "eth7"
     assert env["OMPI_MCA_btl_tcp_if_include"] == env["PRTE_MCA_prte_if_include"] == "10.0.0.0/30"
@@ -224,7 +224,7 @@ def test_launchers_use_the_networks_of_the_nodes(place: Place, monkeypatch: pyte
 
 
 def test_launchers_use_our_program_for_ssh(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mpi_hosts.RSH, "/there/rsh")
+    monkeypatch.setenv(mpi.RSH, "/there/rsh")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     env = plugins.mpi().env(place(0, address="127.0.0.1"))
     for name in (
@@ -239,11 +239,11 @@ def test_launchers_use_our_program_for_ssh(place: Place, monkeypatch: pytest.Mon
 def test_host_files_name_every_host_once(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"):
         monkeypatch.delenv(name, raising=False)
-    with mpi_hosts.written_hosts(place(0, nodes=2)):
+    with mpi.written_hosts(place(0, nodes=2)):
         assert "HYDRA_HOST_FILE" not in os.environ  # without an agent there is no other node
-    monkeypatch.setenv(mpi_hosts.RSH, str(tmp_path / "rsh"))
+    monkeypatch.setenv(mpi.RSH, str(tmp_path / "rsh"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    with mpi_hosts.written_hosts(place(0, nodes=2, each=2)):
+    with mpi.written_hosts(place(0, nodes=2, each=2)):
         hydra, open_mpi = Path(os.environ["HYDRA_HOST_FILE"]), Path(os.environ["OMPI_MCA_orte_default_hostfile"])  # noqa: SIM112
         assert hydra.read_text() == "10.0.0.0:4\n10.0.0.1:4\n"
         assert open_mpi.read_text() == "10.0.0.0 slots=4\n10.0.0.1 slots=4\n"
@@ -256,7 +256,7 @@ def test_host_files_name_every_host_once(place: Place, monkeypatch: pytest.Monke
 @settings(max_examples=60)
 def test_the_common_network_holds_all_and_no_half_of_it_does(numbers: list[int]) -> None:
     addresses = [IPv4Address(number) for number in numbers]
-    network = ip_network(mpi_hosts.common_network(addresses))
+    network = ip_network(mpi.common_network(addresses))
     assert all(address in network for address in addresses)
     assert network.prefixlen == 32 or not any(
         all(address in half for address in addresses) for half in network.subnets()

@@ -13,8 +13,7 @@ import pytest
 from outrider import InstanceInfo, SpecError, plugins
 from outrider.actors.interfaces import NodeFacts
 from outrider.engine.node.freeports import FreePorts
-from outrider.engine.plugins.initialized_group import refuse_another
-from outrider.engine.plugins.torch import _device
+from outrider.engine.plugins.torch import _device, refuse_another
 
 Place = Callable[..., InstanceInfo]
 World = Callable[[int], list[dict[str, Any]]]

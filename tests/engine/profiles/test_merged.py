@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from outrider.actors.events import ProfileTaken
-from outrider.engine.profiles.merged import facts, lines_of, merge, merged_profiles, profiles_in
-from outrider.engine.runs.lines import event_line
+from outrider.engine.record.profiles import facts, lines_of, merge, merged_profiles, profiles_in
+from outrider.engine.record.runs.lines import event_line
 
 BASE_NS = 1_790_000_000_000_000_000  # of torch's times
 BEGAN_NS = BASE_NS + 5_000_000_000_000

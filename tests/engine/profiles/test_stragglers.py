@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.profiles.stragglers import Interval, RankTimes, table_of
+from outrider.engine.record.profiles import Interval, RankTimes, table_of
 
 SEEN = Interval(0.0, 100.0)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from outrider.actors import events as ev
 from outrider.engine.api.sink import Origin
-from outrider.engine.runs.lines import EVENTS
-from outrider.engine.runs.logged import Batch, LoggedPages
-from outrider.engine.runs.names import name_in
-from outrider.engine.runs.pages import Happened, Pages
-from outrider.engine.runs.reader import Run, read_json
-from outrider.engine.runs.status import RunStatus
+from outrider.engine.record.runs.lines import EVENTS
+from outrider.engine.record.runs.logged import Batch, LoggedPages
+from outrider.engine.record.runs.names import name_in
+from outrider.engine.record.runs.reader import Run, read_json
+from outrider.engine.record.runs.status import RunStatus
+from outrider.engine.record.runs.writer import Happened, Pages
 from outrider.engine.wire import log_records
 
 BEGAN = 1_795_595_000.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.report.page import write_report
+from outrider.engine.record.report.page import write_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import BROWSER, Chromium

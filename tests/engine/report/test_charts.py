@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from outrider.actors.events import GpuSample, NodeSampled
-from outrider.engine.report.charts import MOST_CURVES, Chart, metric_charts, sample_charts
-from outrider.engine.report.figures import data, figure, summary
-from outrider.engine.runs.metrics import Logged, divided
+from outrider.engine.record.report.charts import MOST_CURVES, Chart, metric_charts, sample_charts
+from outrider.engine.record.report.markup import data, figure, summary
+from outrider.engine.record.runs.metrics import Logged, divided
 
 
 def logged(

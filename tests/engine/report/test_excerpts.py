@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.report.excerpts import excerpts, logs_in, shares
+from outrider.engine.record.report.contents import excerpts, logs_in, shares
 
 
 def lines(count: int, word: str = "text") -> bytes:

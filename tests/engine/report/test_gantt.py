@@ -8,9 +8,18 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.report.gantt import MOST_MARKS, MOST_ROWS, clock, gantt, key, shown_nodes, tick_s
-from outrider.engine.report.timeline import Timeline, timeline_of
-from outrider.engine.runs.checkpoints import SavedCheckpoint
+from outrider.engine.record.report.timeline import (
+    MOST_MARKS,
+    MOST_ROWS,
+    Timeline,
+    clock,
+    gantt,
+    key,
+    shown_nodes,
+    tick_s,
+    timeline_of,
+)
+from outrider.engine.record.runs.lines import SavedCheckpoint
 
 EVENTS_OF_TWO: list[ev.Event] = [
     *(ev.NodeReady(node, node, node + 1, 2, at=101.0) for node in range(2)),

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.report.contents import read_contents
-from outrider.engine.report.overview import failure_of, shown_command, state_of
-from outrider.engine.report.page import page, write_report
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.reader import Run, runs_in
-from outrider.engine.runs.status import RunStatus
+from outrider.engine.record.report.contents import read_contents
+from outrider.engine.record.report.overview import failure_of, shown_command, state_of
+from outrider.engine.record.report.page import page, write_report
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.reader import Run, runs_in
+from outrider.engine.record.runs.status import RunStatus
 
 sys.path.insert(0, str(Path(__file__).parent))
 from records import BEGAN, Record, training

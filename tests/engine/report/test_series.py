@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.report import series
-from outrider.engine.report.series import band, thinned
+from outrider.engine.record.report import charts
+from outrider.engine.record.report.charts import band, thinned
 
 values = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
 steps = st.lists(st.integers(0, 5000), min_size=1, max_size=400).map(sorted)
@@ -58,11 +58,11 @@ BROKEN = {
 @pytest.mark.parametrize("invariant", BROKEN)
 def test_the_check_falls_without_its_guard(invariant: str) -> None:
     ys, guard, broken = BROKEN[invariant]
-    text = Path(series.__file__).read_text()
+    text = Path(charts.__file__).read_text()
     assert guard in text
     module: dict[str, Any] = {
-        "__name__": "outrider.engine.report.broken_series",
-        "__package__": "outrider.engine.report",
+        "__name__": "outrider.engine.record.report.broken_series",
+        "__package__": "outrider.engine.record.report",
     }
     exec(
         compile(text.replace(guard, broken).replace("@dataclass(frozen=True, slots=True)\n", ""), "broken", "exec"),
@@ -92,4 +92,4 @@ def test_a_band_has_all_values_within_it() -> None:
 
 def test_a_band_of_nothing_is_empty() -> None:
     assert band([([], [])], 10)[0].xs == []
-    assert band([([1, 2], [math.nan, math.inf])], 10) == (series.Band([], [], [], [], [], []), [0.0])
+    assert band([([1, 2], [math.nan, math.inf])], 10) == (charts.Band([], [], [], [], [], []), [0.0])

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.actors import events as ev
-from outrider.engine.report.timeline import Mark, Row, Span, counts, grouped, merged, packed, timeline_of
-from outrider.engine.runs.checkpoints import SavedCheckpoint
+from outrider.engine.record.report.timeline import Mark, Row, Span, counts, grouped, merged, packed, timeline_of
+from outrider.engine.record.runs.lines import SavedCheckpoint
 
 EVENTS: list[ev.Event] = [
     ev.NodeLaunching(0, at=100.0),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.runs.pages import Happened
+from outrider.engine.record.runs.writer import Happened
 
 BROADCAST = [
     ev.PoolStarting("p1", "local", 2, 2, at=100.0),

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.runs.checkpoints import SavedCheckpoint, saved_checkpoints
+from outrider.engine.record.runs.lines import SavedCheckpoint, saved_checkpoints
 
 LINE: dict[str, Any] = {
     "event": "checkpoint_saved", "at": 7.5, "function": "train", "job": 1, "rank": 0, "node": 2, "generation": 1,

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from outrider.engine.api.sink import Refused
-from outrider.engine.runs import control
-from outrider.engine.runs.control import CONTROL, ControlSocket, NoAnswer, ask
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.reader import Run, runs_in
+from outrider.engine.record.runs import control
+from outrider.engine.record.runs.control import CONTROL, ControlSocket, NoAnswer, ask
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.reader import Run, runs_in
 from outrider.providers.shared.sockets import short_name
 
 pytestmark = pytest.mark.anyio

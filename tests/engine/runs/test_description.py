@@ -17,8 +17,8 @@ from outrider import Image, Local, Nodes, Pool, Secret, Slurm, plugins
 from outrider.engine.api.secrets import Scrubber
 from outrider.engine.api.settings import Settings
 from outrider.engine.api.volume import Volume
-from outrider.engine.runs import description
-from outrider.engine.runs.description import described, program_facts, secrets_of, spec_of
+from outrider.engine.record.runs import description
+from outrider.engine.record.runs.description import described, program_facts, secrets_of, spec_of
 
 TOKEN = "hf_0123456789"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.engine.api.errors import BroadcastFailed, Outcome, RemoteTraceback
-from outrider.engine.runs.error_texts import ERROR_CHARS, error_texts
+from outrider.engine.record.runs.description import ERROR_CHARS, error_texts
 
 
 @pytest.fixture

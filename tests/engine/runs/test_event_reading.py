@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.runs.event_reading import event_in, events_in
-from outrider.engine.runs.lines import event_line
+from outrider.engine.record.runs.lines import event_in, event_line, events_in
 
 EVENTS: list[ev.Event] = [
     ev.PoolStarting("p1", "local", 2, 2, at=1.0),

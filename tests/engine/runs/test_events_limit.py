@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.actors import events as ev
-from outrider.engine.runs import writer
-from outrider.engine.runs.events_limit import EventsLimit
-from outrider.engine.runs.lines import parsed_events
-from outrider.engine.runs.nodes import nodes_now
-from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
+from outrider.engine.record.runs import writer
+from outrider.engine.record.runs.lines import parsed_events
+from outrider.engine.record.runs.logged import EventsLimit
+from outrider.engine.record.runs.nodes import nodes_now
+from outrider.engine.record.runs.writer import Plan, RunEnd, RunWriter
 
 MOST = 100
 NEEDED, OTHER = ev.NodeLost(1, "x"), ev.ProviderWarned("x")

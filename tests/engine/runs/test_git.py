@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs import git
-from outrider.engine.runs.git import git_state
+from outrider.engine.record.runs import writer
+from outrider.engine.record.runs.writer import git_state
 
 
 @pytest.fixture
 def run_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    monkeypatch.setattr(git, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(writer, "PATIENCE_S", 60.0)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -60,7 +60,7 @@ def test_a_large_change_is_cut(run_git: Callable[..., str], tmp_path: Path, monk
     (tmp_path / "data").write_text("")
     run_git("add", ".")
     run_git("commit", "-q", "-m", "first")
-    monkeypatch.setattr(git, "DIFF_BYTES", 500)
+    monkeypatch.setattr(writer, "DIFF_BYTES", 500)
     (tmp_path / "data").write_text("x" * 100_000)
     state = git_state(tmp_path)
     assert state is not None

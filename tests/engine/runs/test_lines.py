@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.actors import events as ev
 from outrider.engine.api.quantities import time_text
-from outrider.engine.runs.lines import (
+from outrider.engine.record.runs.lines import (
     dropped_line,
     event_line,
     log_line,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.runs import log_parts
-from outrider.engine.runs.lines import log_line
-from outrider.engine.runs.log_parts import NEWEST, LogParts, Placed
+from outrider.engine.record.runs import writer
+from outrider.engine.record.runs.lines import log_line
+from outrider.engine.record.runs.writer import NEWEST, LogParts, Placed
 
 Batch = Mapping[str, bytes]
 PATHS = ["logs/rank-000.log", "logs/rank-001.log", "logs/node-000.log"]
@@ -40,7 +40,7 @@ def check(parts: LogParts, batches: Sequence[Batch]) -> None:
             ever[f"{found[1]}.log"][int(found[2] or 0)] = text
     for path, text in written.items():
         numbers = sorted(ever[path])
-        left = [n for n in numbers if log_parts.part_path(path, n) in files]
+        left = [n for n in numbers if writer.part_path(path, n) in files]
         if text:
             newest = numbers[-NEWEST:]
             assert set(left) == {0, *newest}, "LOGS-2"
@@ -103,8 +103,8 @@ def test_the_check_notices_when_a_rule_is_broken(broken: type[LogParts], rule: s
 def test_many_logs_share_what_a_record_may_have() -> None:
     parts = LogParts()
     parts.place({PATHS[0]: b""})
-    assert parts.limit == log_parts.PART_BYTES
+    assert parts.limit == writer.PART_BYTES
     parts.place({f"logs/rank-{rank:03}.log": b"" for rank in range(1000)})
-    assert 1000 * 3 * parts.limit <= log_parts.ALL_BYTES * 1.01
+    assert 1000 * 3 * parts.limit <= writer.ALL_BYTES * 1.01
     parts.place({f"logs/rank-{rank:03}.log": b"" for rank in range(100_000)})
-    assert parts.limit == log_parts.LEAST_BYTES
+    assert parts.limit == writer.LEAST_BYTES

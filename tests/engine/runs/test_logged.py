@@ -15,11 +15,10 @@ import pytest
 
 from outrider.engine.api.secrets import Scrubber
 from outrider.engine.api.sink import Origin
-from outrider.engine.runs import log_writer
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.log_writer import LogWriter
-from outrider.engine.runs.logged import Batch, LoggedPages
-from outrider.engine.runs.metrics import Logged, read_metrics
+from outrider.engine.record.runs import logged as log_writer
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.logged import Batch, LoggedPages, LogWriter
+from outrider.engine.record.runs.metrics import Logged, read_metrics
 from outrider.engine.wire import log_records as records
 
 RANK = Origin("train", 3, 1, 2, 4)
@@ -105,7 +104,7 @@ def test_what_is_lost_is_told_with_its_number() -> None:
 
 
 def test_a_record_has_room_for_so_many_params(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.engine.runs.logged.PARAMS_MOST", 2)
+    monkeypatch.setattr("outrider.engine.record.runs.logged.PARAMS_MOST", 2)
     pages = LoggedPages()
     pages.add(batch(records.params(1.0, '{"a": 1, "b": 2, "c": 3}')))
     pages.add(batch(records.params(1.0, '{"a": 4}')))
@@ -115,7 +114,7 @@ def test_a_record_has_room_for_so_many_params(monkeypatch: pytest.MonkeyPatch) -
 
 def test_params_have_room_for_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a node that is not to be trusted, or that change with each step, would fill this program's memory."""
-    monkeypatch.setattr("outrider.engine.runs.logged.PARAMS_CHARS", 10)
+    monkeypatch.setattr("outrider.engine.record.runs.logged.PARAMS_CHARS", 10)
     pages = LoggedPages()
     for said in ('{"a": "12345"}', '{"b": "12345"}', '{"a": 1}', '{"b": "12345"}', '{"c": 1}'):
         pages.add(batch(records.params(1.0, said)))
@@ -184,7 +183,7 @@ def test_an_artifact_for_which_the_disk_has_no_room_is_lost_alone(
     log: LogWriter, files: RecordFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = os.statvfs(files.directory)
-    monkeypatch.setattr("outrider.engine.runs.files.KEEP_FREE_BYTES", 0)
+    monkeypatch.setattr("outrider.engine.record.runs.files.KEEP_FREE_BYTES", 0)
     free = disk.f_bavail * disk.f_frsize
 
     class Large(bytes):

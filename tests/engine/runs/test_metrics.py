@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.runs import metrics
-from outrider.engine.runs.metrics import Logged, Point, Series, newest, read_metrics, replaced
+from outrider.engine.record.runs import metrics
+from outrider.engine.record.runs.metrics import Logged, Point, Series, newest, read_metrics, replaced
 
 View = Callable[[Sequence[Logged]], dict[Series, list[Point]]]
 LINES = st.lists(

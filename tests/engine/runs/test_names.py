@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from outrider.engine.runs.names import name_in, new_id, usual_name
+from outrider.engine.record.runs.names import name_in, new_id, usual_name
 
 
 @pytest.mark.parametrize(

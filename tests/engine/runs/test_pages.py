@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from outrider.actors import events as ev
 from outrider.engine.api.sink import Spending
-from outrider.engine.runs.lines import EVENTS, parsed_events
-from outrider.engine.runs.pages import Happened, Pages
-from outrider.engine.runs.status import RunStatus
+from outrider.engine.record.runs.lines import EVENTS, parsed_events
+from outrider.engine.record.runs.status import RunStatus
+from outrider.engine.record.runs.writer import Happened, Pages
 
 
 def pages() -> Pages:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs import reader
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.lines import log_line
-from outrider.engine.runs.reader import Logs, runs_in, runs_meant
+from outrider.engine.record.runs import reader
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.lines import log_line
+from outrider.engine.record.runs.reader import Logs, runs_in, runs_meant
 from outrider.providers.shared.pool_lock import Owner
 
 
@@ -76,7 +76,7 @@ def test_a_lock_is_free_when_its_process_was_killed(folder: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from outrider.engine.runs.files import RecordFiles
+from outrider.engine.record.runs.files import RecordFiles
 made = RecordFiles.make(Path({str(folder)!r}), "train", 1e9)
 made.replace("status.json", {{"state": "running"}})
 os.kill(os.getpid(), signal.SIGKILL)

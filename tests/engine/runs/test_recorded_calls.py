@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.runs.recorded_calls import RecordedCalls
+from outrider.engine.record.record_sink import RecordedCalls
 
 EACH = 3
 CALLS = st.lists(st.sampled_from(["f", "g"]), max_size=20)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.runs import retention
-from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.retention import StoredRun, outdated, sweep, sweep_at_times
+from outrider.engine.record.runs import retention
+from outrider.engine.record.runs.files import RecordFiles
+from outrider.engine.record.runs.retention import StoredRun, outdated, sweep, sweep_at_times
 from outrider.providers.shared.pool_lock import Owner
 
 Decide = Callable[..., Sequence[StoredRun]]

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.actors import events as ev
-from outrider.engine.runs.lines import EVENTS
-from outrider.engine.runs.pages import Happened, Pages
-from outrider.engine.runs.samples import SYSTEM, SampleFile, read_samples, sample_line, samples_in
-from outrider.engine.runs.status import RunStatus
+from outrider.engine.record.runs.lines import EVENTS, SYSTEM, SampleFile, read_samples, sample_line, samples_in
+from outrider.engine.record.runs.status import RunStatus
+from outrider.engine.record.runs.writer import Happened, Pages
 
 GPU = ev.GpuSample(0, 0.5, 1 << 30, 80 << 30, 300.5)
 SAMPLE = ev.NodeSampled(3, 5.0, 0.25, 8.0, 1 << 30, 4 << 30, 1 << 31, 1 << 35, 1000, 2000, (GPU,), at=99.5)

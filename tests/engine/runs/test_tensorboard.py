@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.runs import tensorboard
-from outrider.engine.runs.tensorboard import TensorBoardFiles, crc32c, masked, write_tensorboard
+from outrider.engine.record.runs import tensorboard
+from outrider.engine.record.runs.tensorboard import TensorBoardFiles, crc32c, masked, write_tensorboard
 
 
 def line(step: int | None, generation: int = 1, rank: int | None = 0, **values: Any) -> str:

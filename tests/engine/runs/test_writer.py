@@ -15,13 +15,10 @@ import pytest
 
 from outrider.actors import events as ev
 from outrider.engine.api.sink import Spending
-from outrider.engine.runs import files, writer
-from outrider.engine.runs.git import GitState
-from outrider.engine.runs.lines import parsed_events
-from outrider.engine.runs.log_parts import LogParts
-from outrider.engine.runs.pages import Happened
-from outrider.engine.runs.reader import Logs, read_json, runs_in
-from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
+from outrider.engine.record.runs import files, writer
+from outrider.engine.record.runs.lines import parsed_events
+from outrider.engine.record.runs.reader import Logs, read_json, runs_in
+from outrider.engine.record.runs.writer import GitState, Happened, LogParts, Plan, RunEnd, RunWriter
 
 PATIENCE_S = 60.0
 

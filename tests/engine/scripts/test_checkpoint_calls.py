@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.scripts.checkpoint_calls import needs_place
-from outrider.engine.scripts.run import Program, planned
+from outrider.engine.scripts.run import Program, needs_place, planned
 from outrider.errors import SpecError
 
 IMPORT = "from outrider import checkpoint\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs.reader import run_of, runs_in
+from outrider.engine.record.runs.reader import run_of, runs_in
 from outrider.engine.scripts import driver
 from outrider.engine.scripts.driver import Start, Starter
 
@@ -84,7 +84,7 @@ def test_nobody_who_waits_any_longer_is_no_error() -> None:
 def test_it_is_in_a_session_of_its_own_without_the_terminal(tmp_path: Path) -> None:
     program = """
         import os, sys
-        from outrider.engine.runs.reader import run_of
+        from outrider.engine.record.runs.reader import run_of
         from outrider.engine.scripts.driver import detach
 
         def drive(files, starter):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.api.secrets import Scrubber
-from outrider.engine.scripts import driver_log
-from outrider.engine.scripts.driver_log import CleanLines, Descriptor, StandardOutput
+from outrider.engine.scripts import driver
+from outrider.engine.scripts.driver import CleanLines, Descriptor, StandardOutput
 
 PART = 300
 
@@ -57,7 +57,7 @@ def test_the_first_part_and_the_newest_stay(tmp_path: Path, parts: StandardOutpu
         print(f"line {number}", file=(out, err)[number % 2])
     found = sorted(sizes(tmp_path), key=lambda name: (len(name), name))
     assert found[0] == "driver.log"
-    assert len(found) == 1 + driver_log.NEWEST
+    assert len(found) == 1 + driver.NEWEST
     assert max(sizes(tmp_path).values()) <= PART
     assert (tmp_path / "driver.log").read_text().startswith("line 0\nline 1\n")
     newest = (tmp_path / found[-1]).read_text().splitlines()
@@ -118,7 +118,7 @@ def test_a_full_disk_takes_no_descriptor_for_each_line(
     parts: StandardOutput, standard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.write(standard[0], b"x" * PART)
-    monkeypatch.setattr(driver_log, "_opened", lambda _: os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr(driver, "_opened", lambda _: os.open("/dev/full", os.O_WRONLY))
     out = printing(parts, standard[0])
     for _ in range(10):
         print("said", file=out)
@@ -146,13 +146,13 @@ def test_a_disk_that_loses_the_part_before_costs_no_further_one(
 def test_one_write_of_many_lines_goes_into_parts(
     tmp_path: Path, parts: StandardOutput, standard: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_log, "SHOWN_CHARS", 50)
+    monkeypatch.setattr(driver, "SHOWN_CHARS", 50)
     out = printing(parts, standard[0])
     out.write("begins ")
     out.write("".join(f"line {number}\n" for number in range(300)) + "has no end")
     out.close()
     found = sizes(tmp_path)
-    assert len(found) == 1 + driver_log.NEWEST
+    assert len(found) == 1 + driver.NEWEST
     assert max(found.values()) <= PART
     assert (tmp_path / "driver.log").read_text().startswith("begins line 0\nline 1\n")
     newest = sorted(found, key=lambda name: (len(name), name))[-2:]
@@ -166,8 +166,8 @@ def test_one_write_of_many_lines_goes_into_parts(
 def test_a_whole_line_that_is_too_long_is_cut_without_secrets(
     longer: int, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_log, "LINE_CHARS", 100)
-    monkeypatch.setattr(driver_log, "SHOWN_CHARS", 20)
+    monkeypatch.setattr(driver, "LINE_CHARS", 100)
+    monkeypatch.setattr(driver, "SHOWN_CHARS", 20)
     written = io.StringIO()
     line = "0123456789" * 10 + "x" * longer
     lines = CleanLines(written, Scrubber(["678901234"]), lambda _: None)
@@ -186,8 +186,8 @@ def test_a_whole_line_that_is_too_long_is_cut_without_secrets(
 def test_of_a_line_without_an_end_the_beginning_is_kept_without_secrets(
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_log, "LINE_CHARS", 100)
-    monkeypatch.setattr(driver_log, "SHOWN_CHARS", 20)
+    monkeypatch.setattr(driver, "LINE_CHARS", 100)
+    monkeypatch.setattr(driver, "SHOWN_CHARS", 20)
     written = io.StringIO()
     lines = CleanLines(written, Scrubber(["hunter2-and-more"]), lambda _: None)
     for piece in ("0123456789", "01234567hunter2", "-and-more", *["x" * 10] * 100):

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from outrider import errors
-from outrider.engine.scripts.exit_codes import exit_code
+from outrider.engine.scripts.failures import exit_code
 from outrider.engine.scripts.program import ProgramFailed
 
 

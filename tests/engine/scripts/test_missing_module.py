@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider import errors
-from outrider.engine.scripts.missing_module import missing_module_advice
+from outrider.engine.scripts.failures import missing_module_advice
 from outrider.engine.scripts.program import ProgramFailed
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.observe.sink import Writer
-from outrider.engine.runs.writer import RunWriter
+from outrider.engine.record.display.writer import Writer
+from outrider.engine.record.runs.writer import RunWriter
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.runs.reader import Owned
-from outrider.engine.trackers.backoff import MOST_S, OVER_MOST_S, REFUSED_S, RETRY_AFTER_MOST_S, Backoff
-from outrider.engine.trackers.endings import end_of
+from outrider.engine.record.runs.reader import Owned
+from outrider.engine.record.trackers.feed import MOST_S, OVER_MOST_S, REFUSED_S, RETRY_AFTER_MOST_S, Backoff, end_of
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.trackers import cursor as cursors
-from outrider.engine.trackers import feed as feeds
-from outrider.engine.trackers.base import Artifact, Away, End, Point, Rejected, Sender, TrackedRun, Tracker
-from outrider.engine.trackers.cursor import Cursor, cut
-from outrider.engine.trackers.feed import Feed
-from outrider.engine.trackers.state_file import StateFile
+from outrider.engine.record.trackers import feed as feeds
+from outrider.engine.record.trackers import state_file as cursors
+from outrider.engine.record.trackers.base import Artifact, Away, End, Point, Rejected, Sender, TrackedRun, Tracker
+from outrider.engine.record.trackers.feed import Feed
+from outrider.engine.record.trackers.state_file import Cursor, StateFile, cut
 
 FAULTS = ["away", "killed before", "killed after", "killed before saving", "killed after saving"]
 Step = tuple[str, Any]

@@ -15,14 +15,13 @@ from typing import Any, ClassVar
 import pytest
 
 from outrider import SpecError, trackers
-from outrider.engine.runs.metrics import newest, read_metrics
-from outrider.engine.runs.reader import Run
-from outrider.engine.runs.tensorboard import crc32c, masked
-from outrider.engine.trackers import exact_files, feed, wandb
-from outrider.engine.trackers.base import Point, Tracker
-from outrider.engine.trackers.cursor import Cursor
-from outrider.engine.trackers.feed import Feed
-from outrider.engine.trackers.state_file import StateFile
+from outrider.engine.record.runs.metrics import newest, read_metrics
+from outrider.engine.record.runs.reader import Run
+from outrider.engine.record.runs.tensorboard import crc32c, masked
+from outrider.engine.record.trackers import feed, json_lines, wandb
+from outrider.engine.record.trackers.base import Point, Tracker
+from outrider.engine.record.trackers.feed import Feed
+from outrider.engine.record.trackers.state_file import Cursor, StateFile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from records import Record, training
@@ -87,7 +86,7 @@ def killed_at(number: int) -> Iterator[Callable[[], bool]]:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact_files.os, "write", half)
+        patch.setattr(json_lines.os, "write", half)
         patch.setattr(StateFile, "save", noted)
         yield lambda: count >= number
 
@@ -185,7 +184,7 @@ def test_a_disk_that_is_full_is_waited_for(run: Run, tmp_path: Path, monkeypatch
             raise OSError(28, "No space left on device", "elsewhere")
         return write(file, content)
 
-    monkeypatch.setattr(exact_files.os, "write", failing)
+    monkeypatch.setattr(json_lines.os, "write", failing)
     problems: list[str] = []
     sending = Feed(run.directory, trackers.JSONLines(folder), wait=lambda _: None,
                    on_progress=lambda each: problems.append(each.cursor.problem),

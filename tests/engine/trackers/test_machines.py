@@ -11,11 +11,11 @@ import pytest
 from tracker_servers import FakeMLflow, Hook, serving
 
 from outrider import trackers
-from outrider.engine.runs.lines import EVENTS
-from outrider.engine.trackers import feed, machines, wandb
-from outrider.engine.trackers.base import Tracker
-from outrider.engine.trackers.feed import Feed
-from outrider.engine.trackers.mlflow import machine_tags
+from outrider.engine.record.runs.lines import EVENTS
+from outrider.engine.record.trackers import base, feed, wandb
+from outrider.engine.record.trackers.base import Tracker
+from outrider.engine.record.trackers.feed import Feed
+from outrider.engine.record.trackers.mlflow import machine_tags
 
 FACTS = {"job": "4711", "partition": "gpu"}
 SLURM = {"class": "Slurm", "partition": "gpu", "account": None, "zones": []}
@@ -125,7 +125,7 @@ def test_tags_of_a_large_pool_name_some_machines_and_count_the_rest() -> None:
 
 def test_processes_of_local_nodes_are_left_out() -> None:
     launched = {"event": "node_launching", "node": 0, "machine": "ab12/n0", "facts": {"pid": "7", "directory": "/tmp"}}
-    (found,) = machines.machines_of([launched])
+    (found,) = base.machines_of([launched])
     assert (found["machine"], found["facts"]) == ("ab12/n0", {})
 
 

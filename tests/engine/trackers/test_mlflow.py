@@ -11,9 +11,9 @@ import pytest
 from tracker_servers import Answer, FakeMLflow, serving, wait_until
 
 from outrider import Local, Pool, compute, errors, instance_info, log_artifact, log_metrics, log_params, trackers
-from outrider.engine.runs.metrics import read_metrics
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.trackers import process as processes
+from outrider.engine.record.runs.metrics import read_metrics
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.trackers import process as processes
 
 
 @pytest.fixture

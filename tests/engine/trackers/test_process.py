@@ -18,9 +18,9 @@ import pytest
 from tracker_servers import Answer, FakeMLflow, Hook, serving, wait_until
 
 from outrider import Local, Pool, compute, errors, log_metrics, trackers
-from outrider.engine.runs.metrics import read_metrics
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.trackers import process as processes
+from outrider.engine.record.runs.metrics import read_metrics
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.trackers import process as processes
 
 
 @compute
@@ -47,7 +47,7 @@ def senders() -> list[int]:
             words = (each / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"outrider.engine.trackers" in words and any(os.fsencode(runs_folder()) in word for word in words):
+        if b"outrider.engine.record.trackers" in words and any(os.fsencode(runs_folder()) in word for word in words):
             found.append(int(each.name))
     return found
 

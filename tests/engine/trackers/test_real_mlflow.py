@@ -24,8 +24,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from outrider import Local, Pool, compute, instance_info, log_artifact, log_metrics, log_params, trackers
-from outrider.engine.runs.metrics import read_metrics
-from outrider.engine.runs.names import runs_folder
+from outrider.engine.record.runs.metrics import read_metrics
+from outrider.engine.record.runs.names import runs_folder
 
 pytestmark = pytest.mark.nightly
 

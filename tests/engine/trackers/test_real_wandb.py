@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from wandb_server import Server, serving
 
 from outrider import Local, Pool, compute, instance_info, log_artifact, log_metrics, log_params, trackers
-from outrider.engine.runs.metrics import read_metrics
-from outrider.engine.runs.names import runs_folder
+from outrider.engine.record.runs.metrics import read_metrics
+from outrider.engine.record.runs.names import runs_folder
 
 pytestmark = [
     pytest.mark.nightly,
@@ -98,7 +98,7 @@ def senders(record: Path) -> list[int]:
                 words = (each / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"outrider.engine.trackers" in words and str(record).encode() in words:
+            if b"outrider.engine.record.trackers" in words and str(record).encode() in words:
                 found.append(int(each.name))
     return found
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.runs.metrics import Logged, newest
-from outrider.engine.trackers import selection as selections
-from outrider.engine.trackers.base import Point, Ranks
-from outrider.engine.trackers.selection import LAG_S, Redone, Selection, _Means
+from outrider.engine.record.runs.metrics import Logged, newest
+from outrider.engine.record.trackers import selection as selections
+from outrider.engine.record.trackers.base import Point, Ranks
+from outrider.engine.record.trackers.selection import LAG_S, Redone, Selection, _Means
 
 Cut = int
 LINES = st.lists(

@@ -28,9 +28,9 @@ from outrider import (
     log_params,
     trackers,
 )
-from outrider.engine.runs.names import runs_folder
-from outrider.engine.trackers import http_calls
-from outrider.engine.trackers.http_calls import Calls
+from outrider.engine.record.runs.names import runs_folder
+from outrider.engine.record.trackers import http_calls
+from outrider.engine.record.trackers.http_calls import Calls
 
 
 @compute

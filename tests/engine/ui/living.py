@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from outrider.engine.runs.reader import Run, read_json, run_of
+from outrider.engine.record.runs.reader import Run, read_json, run_of
 from outrider.providers.shared.pool_lock import Lock
 
 GROWING = ("events.jsonl", "metrics.jsonl", "system.jsonl")

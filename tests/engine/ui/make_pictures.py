@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from outrider.engine.runs.reader import Run, runs_in
+from outrider.engine.record.runs.reader import Run, runs_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.ui import access
-from outrider.engine.ui.access import Access, AccessRequest, Verdict
+from outrider.engine.record.ui import access
+from outrider.engine.record.ui.access import Access, AccessRequest, Verdict
 
 TOKEN = "Zq" * 20
 HERE = {"host": "127.0.0.1:8080"}

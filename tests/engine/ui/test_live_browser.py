@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs.reader import Run, runs_in
+from outrider.engine.record.runs.reader import Run, runs_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))

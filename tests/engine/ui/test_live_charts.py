@@ -11,10 +11,10 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from outrider.engine.report.charts import Chart, metric_charts
-from outrider.engine.runs.metrics import Logged, divided
-from outrider.engine.ui import live_charts
-from outrider.engine.ui.live_charts import Change, LiveCharts
+from outrider.engine.record.report.charts import Chart, metric_charts
+from outrider.engine.record.runs.metrics import Logged, divided
+from outrider.engine.record.ui import live_charts
+from outrider.engine.record.ui.live_charts import Change, LiveCharts
 
 BEGAN = 1000.0
 VALUES = [0.5, 1.0, 2.0, 3.0, math.nan, math.inf]

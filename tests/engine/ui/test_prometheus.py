@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.runs.pages import Happened, Pages
-from outrider.engine.runs.reader import Run
-from outrider.engine.runs.status import RunStatus
-from outrider.engine.ui import run_figures
+from outrider.engine.record.runs.reader import Run
+from outrider.engine.record.runs.status import RunStatus
+from outrider.engine.record.runs.writer import Happened, Pages
+from outrider.engine.record.ui import prometheus
 
 pytest.importorskip("prometheus_client")  # of the group dev, which CI installs
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from outrider.engine.ui.prometheus import ENDED_S, Exporter
+from outrider.engine.record.ui.prometheus import ENDED_S, Exporter
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -124,7 +124,7 @@ def test_a_metric_is_the_newest_value_of_each_rank(run: Living) -> None:
 
 
 def test_a_run_has_at_most_so_many_metrics(run: Living, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_figures, "MOST_METRICS", 3)
+    monkeypatch.setattr(prometheus, "MOST_METRICS", 3)
     for number in range(5):
         run.append("metrics.jsonl", metric(f"m{number}", 1.0))
     run.append("metrics.jsonl", metric("m1", 2.0))
@@ -189,7 +189,7 @@ def test_a_run_whose_program_was_killed_died(run: Living) -> None:
 
 
 def test_of_a_large_file_the_newest_is_read(run: Living, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_figures, "READ_BYTES", 1000)
+    monkeypatch.setattr(prometheus, "READ_BYTES", 1000)
     for number in range(100):
         run.append("metrics.jsonl", metric("loss", float(number)))
     exporter = Exporter(run.directory.parent)

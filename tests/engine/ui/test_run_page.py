@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.report.contents import read_contents
-from outrider.engine.report.page import PageParts, parts_of
-from outrider.engine.runs.reader import Run
-from outrider.engine.ui import run_page
-from outrider.engine.ui.run_page import RunPage
+from outrider.engine.record.report.contents import read_contents
+from outrider.engine.record.report.page import PageParts, parts_of
+from outrider.engine.record.runs.reader import Run
+from outrider.engine.record.ui import pages
+from outrider.engine.record.ui.pages import RunPage
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -98,7 +98,7 @@ def messages(page: RunPage, cursor: str) -> tuple[str, list[dict[str, Any]]]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is due at each look."""
-    monkeypatch.setattr(run_page.Throttle, "due", lambda self, now: True)
+    monkeypatch.setattr(pages.Throttle, "due", lambda self, now: True)
 
 
 @pytest.fixture(scope="module")

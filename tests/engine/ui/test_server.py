@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs.reader import Run, run_of
-from outrider.engine.ui.downloads import is_there, links_of
+from outrider.engine.record.runs.reader import Run, run_of
+from outrider.engine.record.ui.documents import is_there, links_of
 from outrider.providers.shared.sockets import listening
 
 sys.path.insert(0, str(Path(__file__).parent))

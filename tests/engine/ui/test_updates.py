@@ -10,7 +10,7 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from outrider.engine.ui.updates import Updates
+from outrider.engine.record.ui.watching import Updates
 
 Step = tuple[str, int]  # "add" with a size, or "read" by a reader, "one" message of what there is by a reader
 steps = st.lists(

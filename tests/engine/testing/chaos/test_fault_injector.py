@@ -22,7 +22,7 @@ from outrider.actors.interfaces import NodeId
 from outrider.engine.api.settings import Nodes
 from outrider.engine.client.observer import Observer
 from outrider.engine.client.open_pool import OpenPool
-from outrider.engine.observe.sinks import PoolSinks
+from outrider.engine.record.sinks import PoolSinks
 from outrider.providers.base import Machine, MachineId
 from outrider.testing.fault_injection import disk, processes
 from outrider.testing.fault_injection.chaos import chaos

@@ -1,9 +1,0 @@
-"""The report of a run: its record (the run's folder) as one HTML page, with a timeline, curves and logs.
-
-`contents` reads the record, `timeline` turns events into rows of spans (no I/O; also for `outrider.testing`'s reports),
-`charts` and `series` draw curves, `sections` and `gantt` make the HTML, with all text through `markup`. `assets/` has
-style and script.
-
-Public names: `page.write_report`, `contents.read_contents`, `timeline.timeline_of`, `charts.Chart`.
-Open first: `page.py`.
-"""

@@ -1,8 +1,0 @@
-"""Trackers: a separate process sends runs to MLflow and other destinations.
-
-`feed` sends the record (the folder) of one run to one tracker, and saves its position in a state file. `cursor`,
-`selection`, `backoff` and `endings` decide (no I/O). Each kind of tracker has a module.
-
-Public names: `base.Tracker`, `trackers.new_tracker`, `process.TrackerProcess`, `state_file.StateFile`.
-Open first: `base.py`, then `feed.py`.
-"""
