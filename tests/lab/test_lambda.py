@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 LEASE_S = 8.0
-QUICK = (
-    "from outrider.providers.lambda_labs import service; service.LIMITS = dict.fromkeys(service.LIMITS, (99.0, 99.0))"
-)
+QUICK = "from outrider.providers.lambda_labs import api; api.LIMITS = dict.fromkeys(api.LIMITS, (99.0, 99.0))"
 CLIENT = f"""
 import asyncio, os, sys
 from outrider import Lambda, Pool

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 LEASE_S, OPEN_S = 8.0, 150.0
-QUICK = "from outrider.providers.runpod import service; service.LIMITS = dict.fromkeys(service.LIMITS, (99.0, 99.0))"
+QUICK = "from outrider.providers.runpod import api; api.LIMITS = dict.fromkeys(api.LIMITS, (99.0, 99.0))"
 CLIENT = f"""
 import asyncio, sys
 from outrider import Pool, RunPod

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 LEASE_S, DELETED_S = 8.0, 60.0
 EXAMPLE = Path(__file__).parents[2] / "examples" / "aws_spot.py"
-QUICK = "from outrider.providers.vast import service; service.LIMITS = dict.fromkeys(service.LIMITS, (99.0, 99.0))"
+QUICK = "from outrider.providers.vast import api; api.LIMITS = dict.fromkeys(api.LIMITS, (99.0, 99.0))"
 CLIENT = f"""
 import asyncio, sys
 from outrider import Pool, Vast

@@ -104,6 +104,7 @@ RUNNING = (
     "engine.wire",
     "providers.shared.nvidia_smi",
     "providers.shared.pool_lock",
+    "providers.shared.sockets",
     "providers.shared.threads",
     "providers.shared.watching",
 )
@@ -175,7 +176,7 @@ def test_a_worker_has_what_tasks_need_and_nothing_of_the_client(imported: dict[s
         "lazy_named_tuple",
     )
     mine = [module for module in imported["worker"] if module not in ("__main__", "__mp_main__")]
-    assert surplus(mine, (*rooms, "engine.runtime", "providers.local")) == []
+    assert surplus(mine, (*rooms, "engine.runtime", "providers.local", "providers.shared.sockets")) == []
 
 
 def test_an_executor_has_nothing_of_what_workers_alone_need() -> None:

@@ -69,6 +69,9 @@ VENDOR = Vendor(
 )  # fmt: skip
 
 
+# --- types and zones --------------------------------------------------------------------------------------------------
+
+
 TYPES_S: Final = 600.0  # seconds for which types and their zones are cached
 SPOT_S: Final = 60.0  # seconds for which spot prices are cached; they change a few times a day
 # Largest error of this computer's clock; more than five minutes invalidate every signature.
@@ -266,6 +269,9 @@ def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
     unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
     cost = {name: unknown if price is None else price.usd for name, price in known.items()}
     return sorted(sorted(cost, key=lambda name: (cost[name], name))[:TYPES_AT_MOST])
+
+
+# --- on-demand prices -------------------------------------------------------------------------------------------------
 
 
 PATIENCE_S: Final = 5.0

@@ -67,6 +67,9 @@ class EC2Cloud:
         return error.code.startswith("InvalidInstanceID")
 
 
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """All resources of all pools in a region."""
@@ -125,6 +128,9 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
         reason=reason.get("Code") or "",
         message=reason.get("Message") or "",
     )
+
+
+# --- resources besides machines ---------------------------------------------------------------------------------------
 
 
 IN_USE_S = 120.0  # seconds for which resources of a terminated machine stay in use
@@ -206,6 +212,9 @@ async def shown_of(api: Api, kind: Kind, pool: str) -> list[Thing]:
 async def _delete(api: Api, kind: Kind, name: str) -> None:
     which: dict[str, Any] = {kind.id: name}
     await api.call(kind.delete, lag_s=kind.unshown_s, **which)
+
+
+# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
 
 
 class AWSSurveyor(CloudSurveyor["EC2Cloud"]):

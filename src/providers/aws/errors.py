@@ -252,6 +252,9 @@ def _first_group(pattern: str, text: str) -> str:
     return match[1] if match else ""
 
 
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
     """A quota, named as in the Service Quotas console and ``aws service-quotas``. ``code``: empty if not listed
@@ -323,6 +326,9 @@ def of_code(code: str, instance_type: str, *, spot: bool) -> Quota | None:
     return _OTHERS.get(code)
 
 
+# --- rate limits and retries ------------------------------------------------------------------------------------------
+
+
 THROTTLED = frozenset({
     "EC2ThrottledException", "PriorRequestNotComplete", "RequestLimitExceeded", "RequestThrottled",
     "RequestThrottledException", "SlowDown", "Throttling", "ThrottlingException", "ThrottledException",
@@ -374,6 +380,9 @@ def trouble(code: str, status: int) -> Trouble | None:
     if code in BROKEN or (status >= 500 and "Capacity" not in code):
         return "broken"
     return None
+
+
+# --- complete and incomplete answers ----------------------------------------------------------------------------------
 
 
 UNREADABLE = "UnreadableAnswer"

@@ -263,6 +263,9 @@ def machine(
     )
 
 
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
 # Public parameters of the Systems Manager; the first that exists in the region is used. For Ubuntu, see "Find Ubuntu
 # images on AWS", Canonical. For images with NVIDIA's driver, CUDA, EFA and NCCL's plugin, but without frameworks, see
 # "AWS Deep Learning Base GPU AMI (Ubuntu 24.04)", AWS Deep Learning AMIs Developer Guide.

@@ -300,6 +300,9 @@ def images_of(provider: AWSOptions, api: Api) -> Callable[[LaunchRequest, Archit
     return image_for
 
 
+# --- launch templates -------------------------------------------------------------------------------------------------
+
+
 class Templates:
     """Launch templates by shape.
 
@@ -374,6 +377,9 @@ class Templates:
         claim = await self._api.recorder.claim()
         shown = await cloud.shown_of(self._api, cloud.PLACEMENT_GROUPS, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)
+
+
+# --- recorded calls ---------------------------------------------------------------------------------------------------
 
 
 def machines_in(answer: Mapping[str, Any]) -> list[str] | None:

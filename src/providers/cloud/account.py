@@ -129,6 +129,9 @@ def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, st
     return {name: os.fspath(value) for name, value in options.items() if value}
 
 
+# --- API keys ---------------------------------------------------------------------------------------------------------
+
+
 ANY = "any"  # an account's name in a place that means: the account of the key that is found
 _KEY = re.compile(r"^\s*(?:api_key\s*=\s*)?(\S+)\s*$", re.MULTILINE)
 

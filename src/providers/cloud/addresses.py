@@ -1,22 +1,15 @@
 """The network addresses, as CIDRs, from which machines accept SSH connections.
 
-By default, this is the public address of this computer (`own_address`).
+By default, this is the public address of this computer (`own_address`). Its libraries are imported when they are
+needed, because users' classes import this module to check their options.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
-from http.client import HTTPException
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
-from urllib.request import urlopen
-
-import anyio
-import anyio.abc
 
 from ..errors import BadRequest
-from ..shared.threads import in_thread
 
 
 def sources(owner: str, addresses: str | Sequence[str]) -> tuple[str, ...]:
@@ -60,6 +53,9 @@ def as_cidr(text: object) -> str:
     return str(ipaddress.ip_network(text.strip(), strict=False))
 
 
+# --- the address of this computer -------------------------------------------------------------------------------------
+
+
 CHECKIP = "https://checkip.amazonaws.com"  # responds with the caller's address, as one line
 CHECKIP_S = 5.0
 
@@ -73,6 +69,12 @@ async def own_address(owner: str, endpoint_url: str | None = None) -> str:
     Raises:
         BadRequest: The address cannot be determined.
     """
+    from http.client import HTTPException
+    from urllib.parse import urlsplit
+
+    import anyio
+    import anyio.abc
+
     host = urlsplit(endpoint_url or "").hostname
     try:
         if host:
@@ -98,6 +100,10 @@ async def let_in(owner: str, ssh_from: str | Sequence[str], endpoint_url: str | 
 
 async def _text_at(url: str) -> str:
     """Return the first 100 bytes of the text at a URL. The environment's proxies are used."""
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    from ..shared.threads import in_thread
 
     def ask() -> bytes:
         try:

@@ -110,6 +110,9 @@ class OncePerKey(Generic[K, T]):
             del self._results[key]
 
 
+# --- responses kept for a while ---------------------------------------------------------------------------------------
+
+
 P = ParamSpec("P")
 Api = TypeVar("Api")
 
@@ -154,6 +157,9 @@ def kept_for(
         return answer
 
     return decorated
+
+
+# --- prices kept on disk ----------------------------------------------------------------------------------------------
 
 
 MONTH_S: Final = 30 * 86400.0  # the oldest price to use without a new request; on-demand prices rarely change

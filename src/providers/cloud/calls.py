@@ -129,6 +129,9 @@ def _gravity(error: ProviderError) -> int:
     return next(place for place, kind in enumerate(_GRAVITY) if isinstance(error, kind))
 
 
+# --- failed calls as errors -------------------------------------------------------------------------------------------
+
+
 class Failed(Protocol):
     """A failed call."""
 
@@ -221,6 +224,9 @@ def _unanswered(cloud: str, failure: Failed) -> str:
     return text if failure.reads else f"{text}: whether it was done is not known"
 
 
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+
 TRY_S = 10.0  # each try of a call has at least this many seconds of the call's time
 # Kinds of transient failures, and whether the call may have been carried out: "throttled" and "unreached": no; "broken"
 # (the cloud failed) and "lost" (no response): perhaps.
@@ -274,6 +280,9 @@ class Tries:
         """
         self.unsure = self.unsure or (not reads and trouble in {"broken", "lost"})
         return retry(trouble, self.tries, safe=self.safe, luck=luck)
+
+
+# --- rate limits ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -333,6 +342,9 @@ async def wait_for_token(bucket: Bucket) -> None:
             raise
 
 
+# --- lists in pages ---------------------------------------------------------------------------------------------------
+
+
 async def every_page(ask: Callable[[str], Awaitable[tuple[Iterable[T], str]]]) -> list[T]:
     """Return all items of a list.
 
@@ -347,6 +359,9 @@ async def every_page(ask: Callable[[str], Awaitable[tuple[Iterable[T], str]]]) -
         if not more or more == token:
             return items
         token = more
+
+
+# --- optional packages ------------------------------------------------------------------------------------------------
 
 
 @contextmanager

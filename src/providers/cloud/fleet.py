@@ -442,6 +442,9 @@ class CloudFleet(Generic[P, O]):
         self._poller.begun()
 
 
+# --- opening a fleet --------------------------------------------------------------------------------------------------
+
+
 @asynccontextmanager
 async def open_fleet(
     pool: str, provider: str, place: Mapping[str, str], make: Callable[[Recorder, TaskGroup], CloudFleet[P, O]]
@@ -468,6 +471,9 @@ async def open_fleet(
                 tasks.cancel_scope.cancel()
     finally:
         await uninterrupted(ownership.close)
+
+
+# --- polling ----------------------------------------------------------------------------------------------------------
 
 
 SOON_S = 0.25  # seconds from the beginning of an expected change to the next poll

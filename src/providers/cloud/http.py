@@ -404,6 +404,9 @@ def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # no
     return httpx.create_ssl_context()
 
 
+# --- failed calls as errors -------------------------------------------------------------------------------------------
+
+
 # the code of a failure without a response is one of these, or the name of an exception of httpx
 TIMED_OUT: Final = "TimedOut"
 UNREADABLE: Final = "UnreadableAnswer"
@@ -411,25 +414,6 @@ NO_TRUST: Final = "CertificateError"
 # httpx raises these before it sends anything; after any other exception, the call may have been carried out
 _UNREACHED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
 MOST_WORDS = 1000  # of a body that is not JSON, so many characters are kept for the error's text
-
-
-class FailingService(Protocol):
-    """The parts of an `http.Service` that its errors name."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def meanings(self) -> Meanings: ...
-
-    @property
-    def again_after_s(self) -> Mapping[str, float]: ...
-
-    @property
-    def credentials(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,7 +480,7 @@ def date_of(value: str) -> float | None:
     return None
 
 
-def translate(service: FailingService, failure: HttpFailure, *, unsure: bool) -> ProviderError:
+def translate(service: Service, failure: HttpFailure, *, unsure: bool) -> ProviderError:
     """Return the error for the caller, with the service's own ``code``. Its class says what can be done about it.
 
     ``unsure``: an earlier try of the same call may have been carried out.
@@ -509,7 +493,7 @@ def translate(service: FailingService, failure: HttpFailure, *, unsure: bool) ->
     return settled(service.name, failure, error, unsure=unsure)
 
 
-def _by_status(service: FailingService, failure: HttpFailure) -> ProviderError:
+def _by_status(service: Service, failure: HttpFailure) -> ProviderError:
     if failure.code == NO_TRUST:
         return BadRequest(
             f"{service.host} shows a certificate that this computer does not trust: check its certificates "

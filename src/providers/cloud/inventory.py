@@ -294,6 +294,9 @@ def pause_s(*, busy: bool, requests: int) -> float:
     return min(1.0, 0.25 * 2.0 ** min(requests, 2))
 
 
+# --- machines in lists ------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class ListedMachine:
     """One machine in a cloud's list. ``whose``: the machine's id and labels.
@@ -363,6 +366,9 @@ def time_of(text: object) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+# --- the end of a pool's machines -------------------------------------------------------------------------------------
 
 
 CONFIRM_S = 900.0  # seconds to wait for the end of machines: large ones need minutes from shutting-down to terminated

@@ -51,6 +51,9 @@ def host_key() -> HostKey:
     return HostKey(private.decode("ascii"), public.decode("ascii"))
 
 
+# --- cloud-init -------------------------------------------------------------------------------------------------------
+
+
 LEASE = "/run/outrider/lease"  # a file; a touch renews the lease. /run is in memory, so it is empty after each boot
 GRACE_S = 30  # seconds by which the first lease is longer, because the machine is still booting when it begins
 
@@ -124,6 +127,9 @@ def lease_script() -> str:
     return Path(__file__).with_name("lease.sh").read_text("ascii")
 
 
+# --- rented containers ------------------------------------------------------------------------------------------------
+
+
 USER = "root"
 # seconds by which the first lease is longer: the container may have to install an SSH server
 CONTAINER_GRACE_S = 240
@@ -145,8 +151,8 @@ def first_process(
     The process serves SSH at ``port`` with ``host_key``; ``client_key`` may log in as `USER`. If there is no SSH
     server, the process installs one.
 
-    The container ends ``lease_s`` seconds after the file `machine_start.LEASE` was last touched, or ``max_lifetime_s`` after
-    the start. The process then kills everything in the container and runs ``end_itself`` until it succeeds.
+    The container ends ``lease_s`` seconds after the file `LEASE` was last touched, or ``max_lifetime_s`` after the
+    start. The process then kills everything in the container and runs ``end_itself`` until it succeeds.
     ``end_itself``: a shell command of the cloud that deletes the container, such as ``call DELETE
     "https://cloud/machines/$ID" "Authorization: Bearer $KEY"``.
     """
@@ -180,6 +186,9 @@ def _bare(script: str) -> str:
     return "\n".join(line for line in lines if line and line != "#")
 
 
+# --- the new machine --------------------------------------------------------------------------------------------------
+
+
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -196,7 +205,7 @@ def new_machine(
     env: Mapping[str, str] = NOTHING,
     facts: Mapping[str, str] = NOTHING,
 ) -> Machine:
-    """Return the new machine of an offer, which was started with `machine_start.user_data`. Its ``host_key`` is replaced at
+    """Return the new machine of an offer, which was started with `user_data`. Its ``host_key`` is replaced at
     the first contact.
 
     ``extras_usd``: USD per hour in addition to the offer's price. ``facts``: further facts to display.

@@ -13,7 +13,7 @@ from dataclasses import field
 from difflib import get_close_matches
 from math import inf
 from types import MappingProxyType
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from ...lazy_dataclass import dataclass
 from ..base import AcceleratorRequest, Architecture, LaunchRequest, MachineOffer
@@ -443,30 +443,15 @@ def as_machine_offers(
     ]
 
 
+# --- offers to avoid --------------------------------------------------------------------------------------------------
+
+
 FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 600.0
 FORGET_AFTER_S = 900.0  # after so many seconds without a failure, a failure starts again with the first cooldown
 # seconds to avoid a type in a zone after an interruption, as a new machine there may be interrupted, too
 INTERRUPTED_S = 600.0
 LASTING_S = 3600.0
-
-
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-class Offered(Protocol):
-    """The parts of an `offers.Offer` by which its failures are remembered."""
-
-    @property
-    def type(self) -> Named: ...
-
-    @property
-    def zone(self) -> str: ...
-
-    @property
-    def market(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,10 +466,10 @@ class Cooldowns:
     """A record of offers that lacked capacity or were interrupted recently. One per pool. Callers pass the time."""
 
     vendor: Vendor
-    _failed: dict[tuple[str, str, str], _Wait] = field(default_factory=dict)
+    _failed: dict[tuple[str, str, Market], _Wait] = field(default_factory=dict)
     _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
 
-    def failed(self, offer: Offered, error: ProviderError, now: float) -> None:
+    def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
         """Record that the cloud refused this offer. After repeated refusals, each cooldown is twice as long as the one
         before. If an account's quota is exhausted, the cooldown applies to the type in all zones.
         """
@@ -492,7 +477,7 @@ class Cooldowns:
         first = LASTING_S if error.code in self.vendor.lasting else FIRST_WAIT_S
         _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
 
-    def worked(self, offer: Offered) -> None:
+    def worked(self, offer: Offer) -> None:
         """Record that this offer gave a machine. This ends the offer's cooldown."""
         for zone in ("", offer.zone):
             self._failed.pop((offer.type.name, zone, offer.market), None)
@@ -501,26 +486,26 @@ class Cooldowns:
         """Record that a spot machine of this type in this zone was interrupted, or will be."""
         _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
 
-    def refused_until(self, offer: Offered) -> float:
+    def refused_until(self, offer: Offer) -> float:
         """Return the time from which the offer may be requested; minus infinity without a cooldown."""
         wait = self._wait(offer)
         return -inf if wait is None else wait.until
 
-    def refusal(self, offer: Offered) -> ProviderError | None:
+    def refusal(self, offer: Offer) -> ProviderError | None:
         """Return the error that caused the offer's cooldown; None: the offer has no cooldown."""
         wait = self._wait(offer)
         return None if wait is None else wait.error
 
-    def wait_s(self, offers: Iterable[Offered], now: float) -> float:
+    def wait_s(self, offers: Iterable[Offer], now: float) -> float:
         """Return the seconds until the cooldown of one of these offers is over."""
         return max(0.0, min(map(self.refused_until, offers)) - now)
 
-    def interrupted_until(self, offer: Offered) -> float:
+    def interrupted_until(self, offer: Offer) -> float:
         """Return the time until which launches prefer other offers; minus infinity without an interruption."""
         wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
         return -inf if wait is None else wait.until
 
-    def _wait(self, offer: Offered) -> _Wait | None:
+    def _wait(self, offer: Offer) -> _Wait | None:
         waits = [self._failed.get((offer.type.name, zone, offer.market)) for zone in ("", offer.zone)]
         return max((wait for wait in waits if wait is not None), key=lambda wait: wait.until, default=None)
 

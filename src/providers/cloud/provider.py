@@ -116,6 +116,9 @@ class CloudProvider(ABC, Generic[C]):
                 yield fleet
 
 
+# --- checks of options ------------------------------------------------------------------------------------------------
+
+
 Several = str | Iterable[str]
 
 
@@ -163,8 +166,9 @@ def check_region(owner: str, region: str | None, endpoint_url: str | None) -> No
 
 
 def set_all(provider: Any, options: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
-    """Set and check the fields of a frozen dataclass, a provider. ``lists``: the names of the fields that are lists of
-    names.
+    """Set and check the fields of a frozen dataclass, a provider.
+
+    ``lists``: the names of the fields that are lists of names.
 
     Raises:
         ValueError: A field is an empty text, one of the ``lists`` is not a list of names, or the region is impossible.
@@ -214,8 +218,9 @@ def tags(
 
 
 def check_known(owner: str, what: str, values: Iterable[str], known: Collection[str]) -> None:
-    """Check names in a user's options against the names that the cloud has. ``what``: the kind of name, such as
-    ``"region"``.
+    """Check names in a user's options against the names that the cloud has.
+
+    ``what``: the kind of name, such as ``"region"``.
 
     Raises:
         BadRequest: The cloud has no such name; the error suggests a similar one.

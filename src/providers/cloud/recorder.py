@@ -99,6 +99,9 @@ class Recorder:
             pass  # no error: the intent is in the journal, and tags identify the created resources
 
 
+# --- the records of a pool in one place -------------------------------------------------------------------------------
+
+
 FLEET = "fleet"  # the kind of the intents for create calls of machines
 FLEET_S = 90.0  # a create call is answered within so many seconds; creating tens of machines takes some seconds
 

@@ -92,6 +92,9 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
         return await look_for(self._cloud.vendor.name, order.sent_at, lambda: self._launched(order))
 
 
+# --- launches without a response --------------------------------------------------------------------------------------
+
+
 async def look_for(service: str, sent_at: float, labelled: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
     """Return the ids of the launch's machines.
 

@@ -155,6 +155,9 @@ def _ended(name: str) -> InstanceView:
     return InstanceView(MachineId(name), "terminated", message="the container has ended, or somebody has removed it")
 
 
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
 AT_ONCE = 4  # most containers that start at the same time on one host
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID, uuid4
 
 import anyio
@@ -140,6 +140,9 @@ def failures(operation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (operation.get("error") or {}).get("errors") or ()
 
 
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
 CAPACITY_AGAIN_S = 15.0
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the code that reports the failure of a bulkInsert without its reason
 
@@ -188,19 +191,7 @@ def words_of(body: object) -> tuple[str, str]:
     return str((candidates or [error.get("status") or ""])[0]), str(error.get("message") or "")
 
 
-class RegionOfProject(Protocol):
-    """The parts of an `api.Api` that errors name."""
-
-    @property
-    def region(self) -> str: ...
-
-    @property
-    def project(self) -> str: ...
-
-
-def of_operation(
-    errors: Sequence[Mapping[str, Any]], api: RegionOfProject, what: str, where: str = ""
-) -> ProviderError:
+def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where: str = "") -> ProviderError:
     """Return the error for a failed operation of ``api``. A summary code is left out if another error is more specific.
 
     ``what``: the requested machine, as in ``spot g2-standard-4``. ``where``: the zone; empty: any zone of the region.
@@ -209,7 +200,7 @@ def of_operation(
     return most_telling([_one(each, api, what, where or api.region) for each in details])
 
 
-def _one(error: Mapping[str, Any], api: RegionOfProject, what: str, where: str) -> ProviderError:
+def _one(error: Mapping[str, Any], api: Api, what: str, where: str) -> ProviderError:
     code, message, again_s = str(error.get("code") or ""), redacted(str(error.get("message") or "")), None
     kind, _, sentence = meaning(code, MEANINGS) or (ProviderError, "", f"{what} could not be made in {where}")
     if kind is QuotaExceeded:
@@ -219,7 +210,7 @@ def _one(error: Mapping[str, Any], api: RegionOfProject, what: str, where: str) 
     return advised(kind(quoting(sentence, code, message), retry_after_s=again_s, code=code), "Google Cloud")
 
 
-def _quota(error: Mapping[str, Any], message: str, api: RegionOfProject) -> str:
+def _quota(error: Mapping[str, Any], message: str, api: Api) -> str:
     """Return the quota's name, limit and region: from the error's details, or from its message."""
     details = (each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo"))
     info: Mapping[str, Any] = next(details, {})
@@ -232,6 +223,9 @@ def _quota(error: Mapping[str, Any], message: str, api: RegionOfProject) -> str:
     most = "" if limit is None else f", {float(limit):g},"
     ask = f"https://console.cloud.google.com/iam-admin/quotas?project={api.project}"
     return f"the quota {name!r}{most} is used up in {place}: ask for more at {ask}"
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
 
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)

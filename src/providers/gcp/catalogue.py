@@ -72,6 +72,9 @@ VENDOR = Vendor(
 )
 
 
+# --- types and prices -------------------------------------------------------------------------------------------------
+
+
 TYPES_S: Final = 600.0  # seconds to keep a catalogue in the cache
 _FIELDS = "name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated"
 

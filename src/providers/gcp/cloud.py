@@ -179,6 +179,9 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
     )
 
 
+# --- firewall rules ---------------------------------------------------------------------------------------------------
+
+
 FIREWALL_RULE: Final = "firewall-rule"
 # Priorities: the smallest number wins. The network's own rules (default-allow-ssh is open to all) have 65534 or 1000.
 ALLOWED, DENIED = 900, 910
@@ -265,6 +268,9 @@ async def firewall_rules(api: Api, pool: str = "") -> list[Thing]:
 
 async def delete_firewall_rule(api: Api, name: str) -> None:
     await api.carry_out("DELETE", f"/global/firewalls/{name}", f"the end of {name}")
+
+
+# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
 
 
 class GCPSurveyor(CloudSurveyor["GCPCloud"]):

@@ -42,6 +42,9 @@ VENDOR = Vendor(
 )
 
 
+# --- the interface ----------------------------------------------------------------------------------------------------
+
+
 KEY = "HYPERSTACK_API_KEY"
 KEYS_PAGE = "https://console.hyperstack.cloud/api-keys"
 KEYS = ApiKeys(provider="Hyperstack", name="hyperstack", variable=KEY, page=KEYS_PAGE)
@@ -104,6 +107,9 @@ async def listed(api: HttpApi, path: str, name: str) -> list[Mapping[str, Any]]:
         if len(answer[name]) < (answer.get("page_size") or PAGE):
             break
     return list(entries.values())
+
+
+# --- types and prices -------------------------------------------------------------------------------------------------
 
 
 ADDRESS_USD = 0.0067  # USD per hour of a public address, from the price list of November 2026

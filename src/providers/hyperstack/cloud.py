@@ -169,6 +169,9 @@ def read(machine: Mapping[str, Any], book: Mapping[str, float]) -> ListedMachine
     )
 
 
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
 USER = "ubuntu"
 CREATE_S = 60.0
 EXTRAS_USD: Mapping[Architecture, float] = {"x86_64": ADDRESS_USD}
@@ -342,6 +345,9 @@ def _rule(protocol: str, source: str, first: int, last: int) -> dict[str, Any]:
         "port_range_min": first,
         "port_range_max": last,
     }
+
+
+# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
 
 
 class HyperstackSurveyor(AccountSurveyor[HyperstackCloud]):

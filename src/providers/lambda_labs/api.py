@@ -42,6 +42,9 @@ VENDOR = Vendor(
 )
 
 
+# --- the interface ----------------------------------------------------------------------------------------------------
+
+
 URL = "https://cloud.lambda.ai"
 VERSION = "/api/v1"
 KEY = "LAMBDA_API_KEY"
@@ -87,6 +90,9 @@ def service(endpoint_url: str | None) -> Service:
         again_after_s={NO_ROOM: CAPACITY_AGAIN_S},
         credentials=f"set {KEY} to a key of {KEYS_PAGE}",
     )
+
+
+# --- types and prices -------------------------------------------------------------------------------------------------
 
 
 # From PublicRegionCode in Lambda Cloud API 1.10.0; a region that is not in this list is accepted while it has capacity.

@@ -34,8 +34,7 @@ from ..cloud.teardown import leftover
 from ..errors import ProviderError
 from ..shared.pool_lock import Place
 from ..shared.resource_ownership import Thing
-from . import api as catalogue
-from .api import KEYS, LAUNCH, PREEMPTED, UNKNOWN, USER, VENDOR, service
+from .api import KEYS, LAUNCH, PREEMPTED, UNKNOWN, USER, VENDOR, load_catalogue, service
 
 MARK = 8  # number of hexadecimal digits at the end of an SSH key's name, which are a hash
 SSH_KEY = "ssh-key"  # the kind of SSH keys in the journal; besides machines, a pool creates only SSH keys
@@ -148,6 +147,9 @@ def key_things(keys: Iterable[Mapping[str, Any]]) -> list[Thing]:
     return [Thing(each["id"], pool=match[1], launch=each["name"]) for each, match in named if match]
 
 
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
 LAUNCH_S = 60.0  # seconds after which one launch times out; a launch usually takes a few seconds
 BILLED_AT_LEAST_S = 60.0  # seconds, because Lambda bills by the minute
 VALUE_AT_MOST = 128  # most characters of a tag's value
@@ -201,7 +203,7 @@ async def plan(
     """
     rounds = choose(
         request,
-        await catalogue.load_catalogue(api, request, provider.regions),
+        await load_catalogue(api, request, provider.regions),
         cooldowns,
         anyio.current_time(),
         instance_types=provider.instance_types,
@@ -292,6 +294,9 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
         api = self._cloud.api
         answer = await api.call("POST", "/ssh-keys", body={"name": name, "public_key": public})
         return [api.part(answer, str, "data", "id")]
+
+
+# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
 
 
 class LambdaSurveyor(AccountSurveyor["LambdaCloud"]):

@@ -69,6 +69,9 @@ def _free_gb(directory: Path) -> float:
     return disk.f_bavail * disk.f_frsize / GB
 
 
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """The devices that one node sees."""

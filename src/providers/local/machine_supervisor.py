@@ -454,6 +454,9 @@ class MachineSupervisor:
         return True
 
 
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
 class ForkServer(Protocol):
     def __call__(self, control: socket.socket) -> NoReturn: ...
 

@@ -52,6 +52,9 @@ APART = replace(
 )
 
 
+# --- the interface ----------------------------------------------------------------------------------------------------
+
+
 URL = "https://api.runpod.io"
 VERSION = "/v2"
 KEY = "RUNPOD_API_KEY"
@@ -114,6 +117,9 @@ def words_of(body: object) -> tuple[str, str]:
     refused = body.get("status") in {400, 403}
     code = NO_ROOM if refused and _NO_ROOM.search(message) else LIMIT if refused and _LIMIT.search(message) else ""
     return code, message
+
+
+# --- types and prices -------------------------------------------------------------------------------------------------
 
 
 WHERE = "its data centers"  # where the machines are, in error texts: these name no single data center

@@ -40,7 +40,6 @@ from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, Quota
 from ..shared.pool_lock import Place
 from ..shared.resource_ownership import Thing
 from ..shared.side_by_side import each_of
-from . import api as catalogue
 from .api import (
     ANYWHERE,
     APART,
@@ -55,6 +54,7 @@ from .api import (
     VENDOR,
     VERSION,
     base,
+    load_catalogue,
     networked,
     service,
 )
@@ -77,6 +77,9 @@ def thing(pod: Mapping[str, Any]) -> Thing:
     """
     match = _NAME.fullmatch(pod["name"])
     return Thing(pod["id"]) if match is None else Thing(pod["id"], **match.groupdict())
+
+
+# --- finding and ending pods ------------------------------------------------------------------------------------------
 
 
 _STATES: Mapping[str, State] = {
@@ -173,6 +176,9 @@ def read(pod: Mapping[str, Any]) -> ListedMachine:
     )
 
 
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
 LAUNCH_S = 60.0  # seconds after which one launch times out
 # The default image: one of RunPod's own, named in an example of its documentation.
 IMAGE = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"
@@ -230,7 +236,7 @@ async def plan(
     Raises:
         ProviderError: There are no offers.
     """
-    there = await catalogue.load_catalogue(
+    there = await load_catalogue(
         api,
         request,
         cloud=provider.cloud.upper(),
@@ -377,6 +383,9 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
 
 
 _FACTS = {"vcpus": "vcpuCount", "memory": "memory"}
+
+
+# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
 
 
 class RunPodSurveyor(AccountSurveyor["RunPodCloud"]):

@@ -277,6 +277,9 @@ def _limited(argv: Sequence[str], within_s: float) -> list[str]:
     return ["timeout", f"--kill-after={KILL_S:g}", f"{within_s:g}", *argv]
 
 
+# --- errors of failed commands ----------------------------------------------------------------------------------------
+
+
 # Exit codes of a shell whose command was ended by a signal: 128 plus the signal's number. 255 is not one of them:
 # sbatch itself exits with 255.
 SIGNALLED = range(129, 128 + 64 + 1)

@@ -99,6 +99,9 @@ def config_of(option: bool | StrPath, provider: str) -> tuple[str, ...]:
     return (str(file),)
 
 
+# --- private keys -----------------------------------------------------------------------------------------------------
+
+
 READ_BYTES = 64 << 10  # bytes to read; the largest keys fit: an RSA key of 16,384 bits takes 12 KiB
 _PUBLIC = re.compile(rb"(ssh-(rsa|dss|ed25519|ed448)|ecdsa-sha2-|sk-(ssh|ecdsa)-)\S* AAAA|-+ ?BEGIN (\w+ )?PUBLIC KEY")
 _PEM = re.compile(rb"-----BEGIN (\w+ )*PRIVATE KEY-----")
@@ -159,6 +162,9 @@ def _encrypted(begin: bytes) -> bool:
         return False  # not decided here: the connection attempt reports the error
     cipher = data[len(_MAGIC) :][: len(_NO_CIPHER)]
     return data.startswith(_MAGIC) and len(cipher) == len(_NO_CIPHER) and cipher != _NO_CIPHER
+
+
+# --- options of a command ---------------------------------------------------------------------------------------------
 
 
 OptionValue = str | int | float | bool | Sequence[str]

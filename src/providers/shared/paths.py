@@ -109,6 +109,9 @@ def _in_home(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
+# --- paths that users enter -------------------------------------------------------------------------------------------
+
+
 StrPath = str | os.PathLike[str]
 
 

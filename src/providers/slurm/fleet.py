@@ -42,22 +42,19 @@ from ..base import (
 from ..errors import BadRequest, JournalError, NotGone, ProviderError
 from ..shared.resource_ownership import Claim
 from ..shared.threads import in_thread
-from . import jobs as left_jobs
 from . import notation, script
 from .accounting import JobUse, read
 from .endings import POLL_S, Endings
-from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
-from .site import SlurmCommands as Commands
+from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs, folder_of, job_of, split_left_jobs
+from .site import SlurmCommands
 from .submitter import Submitter
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from ..shared.journal import Journal
-    from ..shared.login_host import Commands as Runner
-    from ..shared.login_host import Ended
+    from ..shared.login_host import Commands, Ended
     from ..shared.pool_lock import Place
-    from .site import SlurmCommands
     from .submitter import SlurmOptions, Submission
 
 
@@ -74,9 +71,9 @@ class SlurmFleet:
     task group of the fleet ends.
     """
 
-    def __init__(self, provider: SlurmOptions, pool: str, runner: Runner, journal: Journal, tasks: TaskGroup) -> None:
+    def __init__(self, provider: SlurmOptions, pool: str, runner: Commands, journal: Journal, tasks: TaskGroup) -> None:
         self._provider, self._pool, self._journal, self._tasks = provider, pool, journal, tasks
-        self._slurm = Commands(runner)
+        self._slurm = SlurmCommands(runner)
         self._submitter = Submitter(provider, pool, self._slurm, journal, self._warn)
         self._book = JobBook(pool)
         self._endings = Endings(pool, self._slurm, self._submitter, self._book, self._poll)
@@ -119,18 +116,18 @@ class SlurmFleet:
             raise BadRequest(f"the jobs of pool {self._pool} are in {there}, not in {where}: attach to it there")
         around, now = await self._submitter.site(), anyio.current_time()
         views = await self._slurm.jobs(around.user, None)
-        adopted = left_jobs.split_left_jobs(views, Claim.of(self._pool, here, hosts), known, most)
+        adopted = split_left_jobs(views, Claim.of(self._pool, here, hosts), known, most)
         self._submitter.left(here)
         self._places += [each.place for each in here if each.place not in self._places]
         for view in adopted.keeps:
-            mine = {each.id: each.facts["node"] for each in adopted.machines if left_jobs.job_of(each) == view.id}
-            self._book.adopted(view, left_jobs.folder_of(view, here, around.root), mine, now)
+            mine = {each.id: each.facts["node"] for each in adopted.machines if job_of(each) == view.id}
+            self._book.adopted(view, folder_of(view, here, around.root), mine, now)
         self._machines |= {machine.id: machine for machine in adopted.machines}
         self._reached |= self._machines.keys()
         if adopted.surplus:
             self._tell(Warned.of_surplus(adopted.surplus, most))
         if adopted.ends:
-            ends = {view.id: left_jobs.folder_of(view, here, around.root) for view in adopted.ends}
+            ends = {view.id: folder_of(view, here, around.root) for view in adopted.ends}
             self._tasks.start_soon(self._end_others, ends)
         self._changed()
         return adopted.machines
@@ -463,6 +460,9 @@ class SlurmFleet:
         await self._slurm.remove([each.folder for each in self._submitter.submissions if each.job is not None])
 
 
+# --- combined launches ------------------------------------------------------------------------------------------------
+
+
 # Seconds to gather requests: the pool reports the losses of one job's nodes, and requests replacements, one by one.
 GATHER_S = 0.05
 
@@ -518,6 +518,9 @@ class Gathering:
         return call.share(0, count)
 
 
+# --- ways to a step ---------------------------------------------------------------------------------------------------
+
+
 PATIENCE_S = 0.5
 ASK_S = 3.0  # the limit for one probe, in seconds: a firewall may drop its packets
 
@@ -558,6 +561,9 @@ class WaysIn:
         return False
 
 
+# --- pauses between polls ---------------------------------------------------------------------------------------------
+
+
 SHARE = 20.0  # the pause is the time since the last change, divided by this number
 MOST_S = 60.0
 FIRST_LEASE_S = 30.0  # seconds that a step's first lease is longer than later leases: see step_server.py
@@ -568,6 +574,9 @@ def queue_pause_s(calm_s: float, *, lease_s: float, least_s: float) -> float:
     change; ``least_s``: the pause while jobs run.
     """
     return max(min(calm_s / SHARE, MOST_S, (lease_s + FIRST_LEASE_S) / 3), least_s)
+
+
+# --- accounting -------------------------------------------------------------------------------------------------------
 
 
 # Seconds that closing a pool may take until the figures have arrived, counted from the start of closing: figures may

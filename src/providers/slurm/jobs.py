@@ -334,6 +334,9 @@ def _moved(before: float | None, now: float | None) -> bool:
     return abs(now - before) >= MOVED_S
 
 
+# --- jobs that are being ended ----------------------------------------------------------------------------------------
+
+
 APART_S = 0.5
 
 
@@ -375,6 +378,9 @@ class JobEnds:
             self._lacked.pop(job, None)
         else:
             self._lacked[job] = 0
+
+
+# --- jobs of a dead client --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,9 @@ def text_of(seconds: float) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{left:02}"
 
 
+# --- lists of nodes ---------------------------------------------------------------------------------------------------
+
+
 MOST_NODES = 1 << 16  # most nodes in a list; a longer list is not from Slurm
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
@@ -129,6 +132,9 @@ def _numbers(text: str) -> Iterator[str]:
             raise ValueError(f"[{text}] is no list of numbers")
         for number in range(first, last + 1):
             yield f"{number:0{len(match[1])}}"
+
+
+# --- requirements of a node -------------------------------------------------------------------------------------------
 
 
 MB_IN_GB = 1000

@@ -273,6 +273,9 @@ def _packed(files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
+# --- errors of commands -----------------------------------------------------------------------------------------------
+
+
 NO_COMMAND = 127
 MOST = 600  # longest part of a command's output (characters) in an error
 

@@ -129,6 +129,9 @@ def of_pool(views: Sequence[JobView], pool: str) -> list[tuple[JobView, Label]]:
     return [(view, label) for view, label in labelled if label is not None and label.pool == pool]
 
 
+# --- reasons of pending jobs ------------------------------------------------------------------------------------------
+
+
 # "quota": a limit of the user's account, which waiting does not change; "persists": a reason that either ends soon or
 # never ends
 Fate = Literal["waits", "quota", "impossible", "persists"]

@@ -31,8 +31,7 @@ from .squeue import JobView, Label, label_of, owner
 if TYPE_CHECKING:
     from ..base import LaunchRequest, Login
     from ..shared.journal import Intent, Journal
-    from .site import Around
-    from .site import SlurmCommands as Commands
+    from .site import Around, SlurmCommands
 
 
 JOB = "slurm-job"  # the kind of these intents (records of planned calls) in the journal
@@ -86,7 +85,7 @@ class Submitter:
     """Submits a pool's jobs. ``warn`` is called with each warning to display, which is a clause (no sentence)."""
 
     def __init__(
-        self, provider: SlurmOptions, pool: str, slurm: Commands, journal: Journal, warn: Callable[[str], None]
+        self, provider: SlurmOptions, pool: str, slurm: SlurmCommands, journal: Journal, warn: Callable[[str], None]
     ) -> None:
         self._provider, self._pool, self._slurm, self._journal, self._warn = provider, pool, slurm, journal, warn
         self.submissions: list[Submission] = []
@@ -227,6 +226,9 @@ class Submitter:
             await in_thread(self._journal.happened, intent, ids)
         except JournalError:
             pass  # the journal need not have the outcome: it has the intent, and the job's comment has the token
+
+
+# --- one call of sbatch -----------------------------------------------------------------------------------------------
 
 
 OVER_S = COMMAND_S + 15.0  # seconds without a response; after this time, no process of the call can still run

@@ -23,8 +23,7 @@ from ..survey import FoundMachine, PlaceAnswer
 from .endings import KILL_S
 from .jobs import SILENT_S, JobEnds, thing_of
 from .provider import Slurm
-from .site import Around
-from .site import SlurmCommands as Commands
+from .site import Around, SlurmCommands
 from .squeue import QUEUED, JobView, label_of, reason_of
 from .submitter import OVER_S
 
@@ -88,7 +87,7 @@ class SlurmSurveyor:
         return [place]
 
 
-async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool], known: Iterable[str] = ()) -> str:
+async def _ended(slurm: SlurmCommands, around: Around, ours: Callable[[Thing], bool], known: Iterable[str] = ()) -> str:
     """End jobs, and return when Slurm has killed them on every responding node (ENDS-2).
 
     Return a text that names the jobs that Slurm still shows as ending; empty: no job.
@@ -171,11 +170,11 @@ def _machine(view: JobView) -> FoundMachine:
 
 
 @asynccontextmanager
-async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
+async def _commands(place: Place) -> AsyncIterator[tuple[SlurmCommands, Around]]:
     """Connect to the login host that the pool's place in the journal names."""
     host = place["slurm"]
     async with opened_commands([] if host == os.uname().nodename else [_login_host(place, host)]) as (commands,):
-        slurm = Commands(commands)
+        slurm = SlurmCommands(commands)
         yield slurm, await slurm.look_around()
 
 

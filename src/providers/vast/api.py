@@ -50,6 +50,9 @@ VENDOR = Vendor(
 )
 
 
+# --- the interface ----------------------------------------------------------------------------------------------------
+
+
 URL = "https://console.vast.ai"
 KEY = "VAST_API_KEY"
 KEYS_PAGE = "https://cloud.vast.ai/manage-keys/"
@@ -112,6 +115,9 @@ def words_of(body: object) -> tuple[str, str]:
         return NO_KEY, message
     named = _IN_WORDS.search(message)
     return named[1] if named else str(body.get("error") or ""), message
+
+
+# --- types and prices -------------------------------------------------------------------------------------------------
 
 
 WHERE = "its offers"  # where the machines are, in error texts: these name no single country

@@ -174,6 +174,9 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
     )
 
 
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
 RENT_S = 60.0  # seconds after which one launch times out; a launch usually takes a few seconds
 TRIES = 3  # most offers that one order tries; each try waits for Vast.ai's rate limit (`api.LIMITS`)
 # Vast.ai's own default image. Many hosts already have it.
@@ -318,6 +321,9 @@ def plan(asks: Sequence[Ask], request: LaunchRequest, cooldowns: Cooldowns) -> R
     """Return a plan with the offers in the order in which to try them."""
     rounds = choose(request, api.catalogue(asks), cooldowns, anyio.current_time())
     return RentPlan(request, rounds, {}, asks={each.type.name: each for each in asks})
+
+
+# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
 
 
 class VastSurveyor(AccountSurveyor["VastCloud"]):

@@ -292,7 +292,12 @@ def test_every_failure_has_an_error_and_its_code(status: int, code: str, unsure:
 
 def test_call_1_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """CALL-1: a lost answer that is told as any other error would be taken for a refusal."""
-    monkeypatch.setattr(calls, "CallRefused", ProviderError)
+
+    def plain(cloud: str, failure: HttpFailure, *, unsure: bool) -> ProviderError | None:
+        error = calls.passing(cloud, failure, unsure=unsure)
+        return error and ProviderError(str(error), retry_after_s=error.retry_after_s)
+
+    monkeypatch.setattr(http, "passing", plain)
     with pytest.raises(AssertionError):
         test_every_failure_has_an_error_and_its_code()
 
