@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.cloud import calls
+from outrider.providers.cloud import calls, http
 from outrider.providers.cloud.calls import is_lost
 from outrider.providers.cloud.http import (
     Expiring,
@@ -293,8 +293,8 @@ def test_every_failure_has_an_error_and_its_code(status: int, code: str, unsure:
 def test_call_1_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """CALL-1: a lost answer that is told as any other error would be taken for a refusal."""
 
-    def plain(cloud: str, failure: HttpFailure, *, unsure: bool) -> ProviderError | None:
-        error = calls.passing(cloud, failure, unsure=unsure)
+    def plain(cloud: str, failure: HttpFailure, where: str, *, unsure: bool) -> ProviderError | None:
+        error = calls.passing(cloud, failure, where, unsure=unsure)
         return error and ProviderError(str(error), retry_after_s=error.retry_after_s)
 
     monkeypatch.setattr(http, "passing", plain)
