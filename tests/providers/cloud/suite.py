@@ -47,24 +47,24 @@ IN_CI = (
 
 
 def surroundings(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, variable: str, key: str, service: ModuleType | None = None
+    monkeypatch: pytest.MonkeyPatch, folder: Path, variable: str, key: str, api: ModuleType | None = None
 ) -> None:
-    """Set a key and folders of our own, and lift the limits of requests in the module ``service``."""
+    """Set a key and folders of our own, and lift the limits of requests in the module ``api``."""
     monkeypatch.setenv(variable, key)
     monkeypatch.setenv("HOME", str(folder))  # in which a cloud's own client may keep a key
     monkeypatch.setenv("OUTRIDER_STATE", str(folder / "state"))
     monkeypatch.setenv("OUTRIDER_CACHE", str(folder / "cache"))
     monkeypatch.setattr(teardown, "AGAIN_S", (0.02,))
-    if service is not None:
-        monkeypatch.setattr(service, "LIMITS", dict.fromkeys(service.LIMITS, (1000.0, 1000.0)))
+    if api is not None:
+        monkeypatch.setattr(api, "LIMITS", dict.fromkeys(api.LIMITS, (1000.0, 1000.0)))
 
 
 def without_limits(cloud: str) -> str:
     """Lines of Python that do so in a client that is killed. ``cloud``: its package."""
     return f"""
-from outrider.providers.{cloud} import service
+from outrider.providers.{cloud} import api
 from outrider.providers.cloud import teardown
-service.LIMITS = dict.fromkeys(service.LIMITS, (1000.0, 1000.0))
+api.LIMITS = dict.fromkeys(api.LIMITS, (1000.0, 1000.0))
 teardown.AGAIN_S = (0.02,)
 """
 
