@@ -1,10 +1,13 @@
-"""Tools for tests of code that must survive losses: chaos (faults) in pools of local nodes, and a simulator of pools.
+"""Tools for tests of code that must survive losses: faults in real pools, a simulator of pools, and test clouds.
 
-Also a simulated cloud on this computer, and the tests that every provider must pass.
+`fault_injection` breaks pools of local nodes, `simulator` plays whole pools on virtual time, and `clouds` imitates
+clouds on this computer. `provider_contract` has the checks that every provider must pass.
 
->>> from outrider import Pool
->>> from outrider.testing import Chaos
->>> pool = Pool(nodes=4, chaos=Chaos(mtbf=15, seed=7))
+>>> from outrider import Pool, testing
+>>> pool = Pool(nodes=4, chaos=testing.Chaos(mtbf=15, seed=7))
+
+Public names: `provider_contract`, `fault_injection`, `simulator`, `clouds` (users import classes and functions from here).
+Open first: `fault_injection/options.py`, then `simulator/play.py` and `clouds/shared/front.py`.
 """
 
 from __future__ import annotations

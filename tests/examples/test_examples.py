@@ -109,7 +109,7 @@ ELSEWHERE = ["aws_spot"]  # on machines of a cloud: tests/lab/test_aws_training.
 NIGHTLY = [
     "02_digits_ddp",  # 17 s of a core; CI runs it by `make demo`, and it fails where it has not learnt what it should
     "08_grid_search",  # 10 s of a core; guides/joblib.md has a smaller one, which CI runs
-    "13_preemptions",  # 45 s of both cores; 12_resume and tests/engine/testing/chaos lose ranks for each change
+    "13_preemptions",  # 45 s of both cores; 12_resume and tests/testing/fault_injection lose ranks for each change
 ]
 NEEDS = {"09_jax": "jax", "10_keras": "keras", "11_trainer": "transformers"}  # what `make test-frameworks` installs
 

@@ -54,9 +54,12 @@ def exists(room: Path, name: str) -> bool:
 
 @pytest.mark.parametrize("room", ROOMS, ids=room_name)
 def test_init_is_a_short_docstring_and_nothing_else(room: Path) -> None:
-    """Nodes and commands import these files: anything else in them would cost each start."""
+    """Nodes and commands import these files: anything else in them would cost each start.
+
+    `testing` is the exception: users import its names from there, and each is imported when it is used.
+    """
     tree = init_of(room)
-    assert len(tree.body) == 1
+    assert len(tree.body) == 1 or room == SRC / "testing"
     assert len((ast.get_docstring(tree) or "").splitlines()) <= MOST_LINES
 
 

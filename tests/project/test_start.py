@@ -184,7 +184,7 @@ def test_an_executor_has_nothing_of_what_workers_alone_need() -> None:
     program = "import json, sys; import outrider.engine.node.server; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     modules = json.loads(done.stdout)
-    of_node = ("forkserver", "template", "worker", "call", "environ", "info", "profiling", "torch_profile")
+    of_node = ("forkserver", "template", "worker", "call", "environ", "profiling", "task_profile")
     rooms = ("engine.node", "engine.wire", "importer", "lazy_dataclass", "lazy_named_tuple")
     assert surplus(modules, (*rooms, *(f"-engine.node.{each}" for each in of_node))) == []
     assert {"hashlib", "random", "shutil"} & set(modules) == set()

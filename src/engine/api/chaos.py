@@ -1,4 +1,4 @@
-"""Chaos as a pool sees it: a plan of faults, and their injection. `testing.fault_injection` implements it, for tests."""
+"""Chaos as a pool sees it: a plan of faults, and their injection. `testing.fault_injection` implements it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Outrider's code as an archive for a host that has only Python. The same sources always give the same bytes.
 
-On the host, the archive is unpacked into a folder named by the archive's digest, whose ``__main__.py`` is ``engine/node/boot.py``.
-The archive contains the Outrider package as installed here, cloudpickle, and msgpack in pure Python. msgpack is in a
-separate folder that is searched last, so that a compiled msgpack of the host is preferred.
+On the host, the archive is unpacked into a folder named by the archive's digest. Its ``__main__.py`` is the file
+``engine/node/boot.py``. The archive contains the Outrider package as installed here, cloudpickle, and msgpack in pure
+Python. msgpack is in a separate folder that is searched last, so that a compiled msgpack of the host is preferred.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PACKAGE = "outrider"
 # clouds for tests.
 _AT_THE_CLIENT = (
     "engine/cli/*",
-    "engine/record/*",
+    "engine/record/profiles.py",
     "engine/record/report/*",
-    "testing/simulator/*",
     "engine/record/ui/*",
-    "providers/*/testing/*",
+    "testing/clouds/*",
+    "testing/simulator/*",
 )
 _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
@@ -41,7 +41,7 @@ class OutriderArchive(NamedTuple):
 def build() -> OutriderArchive:
     """Return the archive (about 1 MB). The first call in a process builds it, in 0.2 s."""
     files = {
-        "__main__.py": (Path(__file__).parent / "engine/node/boot.py").read_bytes(),
+        "__main__.py": (Path(__file__).parents[1] / "node" / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),
         **_sources(_folder_of("cloudpickle"), "cloudpickle"),
         **{f"pure/msgpack/{name}": (_folder_of("msgpack") / name).read_bytes() for name in _PURE},

@@ -138,7 +138,6 @@ FOR_PYTHON = (  # messages about what only programs do
     "engine/api/misuse.py",
     "engine/plugins/joblib_backend.py",
     "testing/",
-    "testing/__init__.py",
 )
 
 
