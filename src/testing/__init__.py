@@ -6,7 +6,7 @@ clouds on this computer. `provider_contract` has the checks that every provider 
 >>> from outrider import Pool, testing
 >>> pool = Pool(nodes=4, chaos=testing.Chaos(mtbf=15, seed=7))
 
-Public names: `provider_contract`, `fault_injection`, `simulator`, `clouds` (users import classes and functions from here).
+Public names: `provider_contract`, `fault_injection`, `simulator`, `clouds`.
 Open first: `fault_injection/options.py`, then `simulator/play.py` and `clouds/shared/front.py`.
 """
 

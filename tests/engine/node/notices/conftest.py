@@ -129,11 +129,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from outrider.engine.node.notices import clouds, sources
 
     for place, values in (
-        (clouds, {"WITHIN_S": PATIENCE_S}),
+        (clouds, dict.fromkeys(("AWS_WITHIN_S", "AZURE_WITHIN_S", "AZURE_FIRST_WITHIN_S", "GCP_WITHIN_S"), PATIENCE_S)),
+        (clouds, {"GCP_EVERY_S": 0.005}),
         (clouds.Imds, {"every_s": 0.005}),
-        (clouds, {"WITHIN_S": PATIENCE_S, "FIRST_WITHIN_S": PATIENCE_S}),
         (clouds.ScheduledEvents, {"every_s": 0.005}),
-        (clouds, {"EVERY_S": 0.005, "WITHIN_S": PATIENCE_S}),
         (clouds.Preempted, {"every_s": 0.0}),
         (clouds.Maintenance, {"every_s": 0.0}),
     ):
