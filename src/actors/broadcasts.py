@@ -466,15 +466,15 @@ class Broadcasts:
             self._attempts = {attempt: of for attempt, of in self._attempts.items() if of is not gang}
         while self._compare_ports:
             self._nodes.compare_ports(self._compare_ports.popitem()[0])
-        if began or gang.has_gaps or gang.phase is not Phase.RUNNING:
+        if began or gang.has_reruns or gang.phase is not Phase.RUNNING:
             self._see_wait(job, self._wait_of(gang), now)
 
     def _wait_of(self, gang: Gang) -> Hashable | None:
         """Return the key under which `LongWaits` counts the broadcast's present wait; None: the ranks run, or the
         broadcast is over.
         """
-        if gang.phase is not Phase.RUNNING or gang.has_gaps:
-            return (gang.phase, gang.has_gaps) if gang.has_gaps or gang.phase in _WAITS else None
+        if gang.phase is not Phase.RUNNING or gang.has_reruns:
+            return (gang.phase, gang.has_reruns) if gang.has_reruns or gang.phase in _WAITS else None
         return "its arguments" if self._unsent(gang) else None
 
     def _unsent(self, gang: Gang) -> set[NodeId]:
@@ -510,7 +510,7 @@ class Broadcasts:
             case Phase.PORT | Phase.RUNNING if gang.port_requests:
                 nodes = sorted({node for request in gang.port_requests for node, _ in request.of})
                 return f"free ports of {'nodes' if len(nodes) > 1 else 'node'} {', '.join(map(str, nodes))}"
-            case Phase.RUNNING if gang.has_gaps:
+            case Phase.RUNNING if gang.has_reruns:
                 return "a node on which ranks of a lost one can run again"
             case Phase.RUNNING:
                 unsent = self._unsent(gang)

@@ -129,18 +129,18 @@ class Losses:
             self.in_row += 1
 
 
-class Gap(NamedTuple):
+class Rerun(NamedTuple):
     """The ranks of a lost node, which run again on another node while the other ranks continue (RESEND)."""
 
     lost: NodeId
     ranks: tuple[int, ...]
 
 
-class Gaps:
+class Reruns:
     """The ranks of lost nodes that are to run again. All ranks of a lost node go to the same new node."""
 
     def __init__(self) -> None:
-        self.waiting: list[Gap] = []  # ranks that wait for a new node
+        self.waiting: list[Rerun] = []  # ranks that wait for a new node
         # by node: its dead ranks, while other ranks still run on the node
         self.half_lost: dict[NodeId, tuple[int, ...]] = {}
 
@@ -150,13 +150,13 @@ class Gaps:
         """
         ranks = (*self.half_lost.pop(node, ()), *ranks)
         if complete:
-            self.waiting.append(Gap(node, tuple(sorted(ranks))))
+            self.waiting.append(Rerun(node, tuple(sorted(ranks))))
         else:
             self.half_lost[node] = ranks
         return complete
 
     def drop(self) -> list[int]:
-        dropped = [*(gap.ranks for gap in self.waiting), *self.half_lost.values()]
+        dropped = [*(rerun.ranks for rerun in self.waiting), *self.half_lost.values()]
         self.waiting.clear()
         self.half_lost.clear()
         return [rank for ranks in dropped for rank in ranks]
@@ -169,7 +169,7 @@ class NeedPorts(NamedTuple):
 
     of: tuple[tuple[NodeId, int], ...]
     # the ranks of a lost node that run again while other ranks continue; None: the ports are for a whole generation
-    gap: Gap | None = None
+    rerun: Rerun | None = None
 
 
 class EndAll(NamedTuple):

@@ -290,7 +290,7 @@ class GangMachine(RuleBasedStateMachine):
         self.gang.ready(len(self.roster), self.now, queued=True)
         if self.gang.phase is Where.WAITING and len(self.roster) >= self.gang._needed:
             assert not self.seated or self.gang.wake_at() == before, "GANG-9: nodes are there, and it holds seats on"
-        if self.gang._elastic and self.gang.generation and len(self.roster) >= self.gang.minimum:
+        if self.gang._may_shrink and self.gang.generation and len(self.roster) >= self.gang.minimum:
             assert before is None or self.gang.wake_at() <= before, "GANG-9: it may go on with fewer, and waits on"
         self.act()
 
@@ -564,7 +564,7 @@ class GangMachine(RuleBasedStateMachine):
         if not hasattr(self, "gang"):
             return
         gang = self.gang
-        failed = any(rank not in self.left and _failed(ending) for rank, ending in gang._endings.items())
+        failed = any(rank not in self.left and _rank_failed(ending) for rank, ending in gang._endings.items())
         if gang.phase is not Where.RUNNING or not self.collective or not failed:
             self.failed_since = None
             return
@@ -576,18 +576,20 @@ class GangMachine(RuleBasedStateMachine):
     def ranks_run_again_alone_in_a_generation_that_runs(self):
         if not hasattr(self, "gang"):
             return
-        gang, gaps = self.gang, self.gang._gaps
-        for_ports = {request.of[0][0]: request.gap for request in gang._port_requests if request.gap is not None}
+        gang, reruns = self.gang, self.gang._reruns
+        for_ports = {request.of[0][0]: request.rerun for request in gang._port_requests if request.rerun is not None}
         if gang.phase is not Where.RUNNING:
-            assert not any((gaps.waiting, gaps.half_lost, for_ports)), "GANG-15: a rank waits to run again alone"
+            assert not any((reruns.waiting, reruns.half_lost, for_ports)), "GANG-15: a rank waits to run again alone"
             assert gang._kill_at is None, "GANG-15: what does not run is to be killed"
             return
-        alone = [rank for gap in (*gaps.waiting, *for_ports.values()) for rank in gap.ranks]
-        alone += [rank for ranks in gaps.half_lost.values() for rank in ranks]
+        alone = [rank for rerun in (*reruns.waiting, *for_ports.values()) for rank in rerun.ranks]
+        alone += [rank for ranks in reruns.half_lost.values() for rank in ranks]
         where = sorted([*alone, *(rank for rank, _ in self.running.values()), *gang._endings])
         assert where == [*range(self.world.size)], "GANG-15: a rank neither runs, nor has ended, nor is to run again"
-        assert set(gaps.half_lost) <= {node for _, node in self.running.values()}, "GANG-15: it waits for no neighbour"
-        if gaps.waiting:
+        assert set(reruns.half_lost) <= {node for _, node in self.running.values()}, (
+            "GANG-15: it waits for no neighbour"
+        )
+        if reruns.waiting:
             assert self.claim, "GANG-15: a rank waits for a node that nobody has claimed"
             assert gang.wake_at() is not None, "GANG-9: a rank waits for a node for ever"
             assert gang.wake_at() <= self.now + REPLACE_S, "GANG-9: a rank waits for a node for too long"
@@ -596,7 +598,7 @@ class GangMachine(RuleBasedStateMachine):
             assert self.seated <= needed, "GANG-6: a seat for nobody"
 
 
-def _failed(ending):
+def _rank_failed(ending):
     return isinstance(ending, GaveUp) or ending.verdict is not Verdict.RETURNED
 
 
@@ -618,16 +620,16 @@ class EndsTwice(Gang):
 
 
 class ForgetsToEnd(Gang):
-    def _over(self):
+    def _finish(self):
         self.phase = Where.OVER
         self._attempts.running.clear()
 
 
 class DoesNotFence(Gang):
-    def _fence(self, node, now):
-        super()._fence(node, now)
+    def _fence_generation(self, node, now):
+        super()._fence_generation(node, now)
         if self.phase is Where.FENCING and self._losses.in_row < self.spec.restarts:
-            self._fenced(now)
+            self._generation_fenced(now)
 
 
 class WaitsForEver(Gang):
@@ -651,15 +653,15 @@ class RestartsForEver(Gang):
 
 
 class SeesAnotherWorld(Gang):
-    def _run(self, ranks):
-        super()._run(ranks)
+    def _run_ranks(self, ranks):
+        super()._run_ranks(ranks)
         last = self.effects[-1]
         self.effects[-1] = RunRank(last.node, last.order._replace(world=None))
 
 
 class WaitsForPorts(Gang):
-    def _ask(self, of, gap=None):
-        request = NeedPorts(of, gap)
+    def _request_ports(self, of, rerun=None):
+        request = NeedPorts(of, rerun)
         self._port_requests.append(request)
         self.effects.append(request)
 
@@ -668,22 +670,22 @@ class TakesLeavingNodes(Gang):
     def leaving(self, node, now, *, noticed):
         self._leaving[node] = noticed
 
-    def _choose(self, now):
+    def _prepare_generation(self, now):
         self._facts = {
             node: NodeFacts("", f"10.0.0.{node}", tuple(range(32))) for node in sorted({*self._facts, *self.seats})
         }
-        super()._choose(now)
+        super()._prepare_generation(now)
 
 
 class KeepsOldResults(Gang):
-    def _begin(self, given, now):
+    def _begin_generation(self, given, now):
         kept = dict(self._kept) if hasattr(self, "_kept") else {}
-        super()._begin(given, now)
+        super()._begin_generation(given, now)
         self._endings = kept
 
-    def _fence(self, node, now):
+    def _fence_generation(self, node, now):
         self._kept = {rank: ending for rank, ending in self._endings.items() if isinstance(ending, Settled)}
-        super()._fence(node, now)
+        super()._fence_generation(node, now)
 
     def finished(self, node, attempt, verdict, outcome, now):
         before = dict(self._endings)
@@ -693,22 +695,22 @@ class KeepsOldResults(Gang):
 
 
 class NeverStops(Gang):
-    def _fenced(self, now):
+    def _generation_fenced(self, now):
         self._losses.in_row = -1
-        super()._fenced(now)
+        super()._generation_fenced(now)
 
 
 class KeepsItsSeats(Gang):
-    def _over(self):
+    def _finish(self):
         seats = set(self.seats)
-        super()._over()
+        super()._finish()
         self.effects = [effect for effect in self.effects if not isinstance(effect, ReleaseSeat)]
         self.seats = seats
 
 
 class TakesAnyPort(Gang):
-    def _begin(self, given, now):
-        super()._begin([tuple(range(20_000, 20_000 + len(ports))) for ports in given], now)
+    def _begin_generation(self, given, now):
+        super()._begin_generation([tuple(range(20_000, 20_000 + len(ports))) for ports in given], now)
 
 
 class RunsOnceAgain(Gang):
@@ -734,7 +736,7 @@ class TellsNoLosses(Gang):
 class FailsByWhatWasLeft(Gang):
     def leave_rank(self, rank):
         super().leave_rank(rank)
-        self._left.clear()
+        self._abandoned.clear()
 
 
 class LeavesNothing(Gang):
@@ -742,36 +744,36 @@ class LeavesNothing(Gang):
         pass
 
 
-class KeepsItsGaps(Gang):
-    def _drop_gaps(self):
-        return [] if self.phase is Where.FENCING else super()._drop_gaps()
+class KeepsItsReruns(Gang):
+    def _cancel_reruns(self):
+        return [] if self.phase is Where.FENCING else super()._cancel_reruns()
 
 
 class WaitsForTheNextNode(Gang):
-    def _regap(self, node, now):
-        before = self._wait.ends_at
-        again = super()._regap(node, now)
-        self._wait.ends_at = before
+    def _replan_reruns_on(self, node, now):
+        before = self._replacement_wait.ends_at
+        again = super()._replan_reruns_on(node, now)
+        self._replacement_wait.ends_at = before
         return again
 
 
 class TakesAFencedWaitForOver(Gang):
-    def _lacks(self, gone, now, *, held):
-        before = self._wait.ends_at, self._wait.over_early
-        super()._lacks(gone, now, held=held)
+    def _candidate_gone(self, gone, now, *, had_seat):
+        before = self._replacement_wait.ends_at, self._replacement_wait.over_early
+        super()._candidate_gone(gone, now, had_seat=had_seat)
         if self.phase is Where.FENCING:
-            self._wait.ends_at, self._wait.over_early = before
+            self._replacement_wait.ends_at, self._replacement_wait.over_early = before
 
 
 class HoldsItsFirstSeats(Gang):
-    def _hold_for_a_time(self, now):
+    def _limit_wait(self, now):
         if self.generation:
-            super()._hold_for_a_time(now)
+            super()._limit_wait(now)
 
     def ready(self, count, now, **options):
         super().ready(count, now, **options)
         if self.phase is Where.WAITING and count >= self._needed and not self.generation:
-            self._wait.stop()
+            self._replacement_wait.stop()
 
 
 class WantsSeatsAtItsEnd(Gang):
@@ -779,7 +781,7 @@ class WantsSeatsAtItsEnd(Gang):
         ending = self.phase is Where.ENDING
         super().lost(node, cause, now, **options)
         if ending:
-            self._reserve()
+            self._claim_seats_ahead()
 
 
 class ForgivesEachStall(Gang):
@@ -803,7 +805,7 @@ FOCUS = {
     TellsNoLosses: WATCHED,
     FailsByWhatWasLeft: WATCHED,
     LeavesNothing: WATCHED,
-    KeepsItsGaps: RESENDING,
+    KeepsItsReruns: RESENDING,
     WaitsForTheNextNode: RESENDING | {"every": True},
     ForgivesEachStall: RESENDING | {"restarts": 1},
     ForgetsThatTheyJoined: RESENDING | {"on_loss": OnLoss.FAIL},
@@ -838,7 +840,7 @@ FOCUS = {
         pytest.param(WantsSeatsAtItsEnd, "GANG-6", marks=pytest.mark.nightly),
         (ForgivesEachStall, "GANG-14"),
         (ForgetsThatTheyJoined, "GANG-17"),
-        (KeepsItsGaps, "GANG-15"),
+        (KeepsItsReruns, "GANG-15"),
         pytest.param(WaitsForTheNextNode, "GANG-9", marks=pytest.mark.nightly),
     ],
 )

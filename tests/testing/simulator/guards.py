@@ -137,8 +137,8 @@ def ends_attempts_before_their_timeout(patch: Patch) -> None:
 
 
 def leaves_ranks_that_were_to_run_again(patch: Patch) -> None:
-    drop = Gang._drop_gaps
-    patch.setattr(Gang, "_drop_gaps", lambda self: [] if self.phase is GangPhase.FENCING else drop(self))
+    drop = Gang._cancel_reruns
+    patch.setattr(Gang, "_cancel_reruns", lambda self: [] if self.phase is GangPhase.FENCING else drop(self))
 
 
 def settles_twice(patch: Patch) -> None:
@@ -175,7 +175,7 @@ def takes_an_ending_back(patch: Patch) -> None:
 
 
 def keeps_results_of_lost_generations(patch: Patch) -> None:
-    begin, fence, finished = Gang._begin, Gang._fence, Gang.finished
+    begin, fence, finished = Gang._begin_generation, Gang._fence_generation, Gang.finished
 
     def begins(self, given, now):
         kept = {rank: each for rank, each in getattr(self, "kept", {}).items() if isinstance(each, Settled)}
@@ -192,8 +192,8 @@ def keeps_results_of_lost_generations(patch: Patch) -> None:
         self._endings |= before
         return known
 
-    patch.setattr(Gang, "_begin", begins)
-    patch.setattr(Gang, "_fence", fences)
+    patch.setattr(Gang, "_begin_generation", begins)
+    patch.setattr(Gang, "_fence_generation", fences)
     patch.setattr(Gang, "finished", ends)
 
 
@@ -208,21 +208,23 @@ def runs_at_most_once_again(patch: Patch) -> None:
 
 
 def takes_any_port(patch: Patch) -> None:
-    begin = Gang._begin
+    begin = Gang._begin_generation
     patch.setattr(
-        Gang, "_begin", lambda self, given, now: begin(self, [tuple(range(9, 9 + len(p))) for p in given], now)
+        Gang,
+        "_begin_generation",
+        lambda self, given, now: begin(self, [tuple(range(9, 9 + len(p))) for p in given], now),
     )
 
 
 def does_not_fence(patch: Patch) -> None:
-    fence = Gang._fence
+    fence = Gang._fence_generation
 
     def fences(self, node_, now):
         fence(self, node_, now)
         if self.phase is GangPhase.FENCING:
-            self._fenced(now)
+            self._generation_fenced(now)
 
-    patch.setattr(Gang, "_fence", fences)
+    patch.setattr(Gang, "_fence_generation", fences)
 
 
 def sends_to_closed_nodes(patch: Patch) -> None:
@@ -317,7 +319,7 @@ def leaves_connections_open(patch: Patch) -> None:
 
 
 def leaves_seats_to_tasks(patch: Patch) -> None:
-    patch.setattr(Gang, "_reserve", lambda self: None)
+    patch.setattr(Gang, "_claim_seats_ahead", lambda self: None)
 
 
 def waits_for_whoever_is_silent(patch: Patch) -> None:
@@ -408,15 +410,15 @@ def counts_no_late_machine_that_is_being_ended(patch: Patch) -> None:
 
 
 def takes_a_wait_for_over_that_ended_before_the_fence(patch: Patch) -> None:
-    lacks = Gang._lacks
+    lacks = Gang._candidate_gone
 
-    def waits_no_longer(self, gone, now, *, held):
-        before = self._wait.ends_at, self._wait.over_early
-        lacks(self, gone, now, held=held)
+    def waits_no_longer(self, gone, now, *, had_seat):
+        before = self._replacement_wait.ends_at, self._replacement_wait.over_early
+        lacks(self, gone, now, had_seat=had_seat)
         if self.phase is GangPhase.FENCING:
-            self._wait.ends_at, self._wait.over_early = before
+            self._replacement_wait.ends_at, self._replacement_wait.over_early = before
 
-    patch.setattr(Gang, "_lacks", waits_no_longer)
+    patch.setattr(Gang, "_candidate_gone", waits_no_longer)
 
 
 def lets_what_is_given_up_run_on(patch: Patch) -> None:
