@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...actors.interfaces import Ending, GaveUp, JobId, NodeId, OnLoss, RankWatch, Reason
+from ...actors.interfaces import Ending, GaveUp, JobId, NodeId, OnLoss, RankWatch, Reason, Settled, Verdict
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, LeaveRank, Resize, Submit
 from ...lazy_named_tuple import NamedTuple
@@ -79,7 +79,7 @@ class JobIntake:
         else:
             make = Packer
         self.remaking = Remaking(self)
-        self.objects = objects = Objects(lambda: self.packer, self._drop, self.remaking.have)
+        self.objects = objects = Objects(lambda: self.packer, self._drop, self.remaking.recompute_lost)
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
         self._ref: Ref[Any] | None = None  # the pool's actor; None: it does not accept jobs
@@ -140,7 +140,7 @@ class JobIntake:
     def submit(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
         payload = job.payload
         if payload.keep is not None:
-            settle = self.remaking.remembering(job, on, settle)
+            settle = self.remaking.remembering(payload, job.options, on, settle)
         try:
             if payload.objects:
                 self.hand_over(job, on, settle)
@@ -157,6 +157,28 @@ class JobIntake:
             self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
 
         self.remaking.submit(job.id, job.payload.objects, send, settle)
+
+    async def run_again(
+        self, payload: Payload, options: Options, on: int | None, *, started: Callable[[JobId], object]
+    ) -> tuple[JobId, Settled]:
+        """Implement `objects.remaking.CallRunner`: run the call of a lost result again, and keep its new result."""
+        self.keep_result(payload)
+        job: SubmittedJob[Any] = self.Job(self, payload, options)
+        started(job.id)
+        try:
+            self.hand_over(job, on, job)
+        except PoolClosed:
+            job.refused()
+            raise
+        try:
+            await job.future
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+        ending = job.ending
+        if type(ending) is not Settled or ending.verdict is not Verdict.RETURNED:
+            job.result()  # raises the error of the call
+        return job.id, ending
 
     def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
         """Submit a broadcast. ``plugins``: the plugins of the called function; their errors are raised here."""

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from ...actors.amounts import Amounts
     from ..api.plugin import Plugin
     from ..api.task_options import OnLossOption, Options
-    from ..objects.pool_objects import Objects
     from .observer import Observer
 
 
@@ -121,19 +120,13 @@ _keeping_value = Lock()  # one lock for all jobs, because it is held only for a 
 
 
 class JobOwner(Protocol):
-    """The parts of an open pool that its jobs use, and that the recomputation of lost results uses."""
+    """The parts of an open pool that its jobs use."""
 
     loop: asyncio.AbstractEventLoop
     observer: Observer
     polling: AnswerPolling
-    objects: Objects
-
-    @property
-    def Job(self) -> type[SubmittedJob[Any]]: ...  # noqa: N802  a class
 
     def new_job(self) -> JobId: ...
-
-    def hand_over(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None: ...
 
     def cancel(self, job: JobId) -> None: ...
 
@@ -144,8 +137,6 @@ class JobOwner(Protocol):
     def leave_rank(self, job: JobId, rank: int) -> None: ...
 
     def broadcast_over(self, job: JobId) -> None: ...
-
-    def keep_result(self, payload: Payload) -> None: ...
 
     def release(self, payload: Payload) -> None: ...
 

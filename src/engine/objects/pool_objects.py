@@ -32,14 +32,14 @@ class Objects:
         self,
         packer: Callable[[], Packer],
         drop: Callable[[Blob], None],
-        have: Callable[[Iterable[StoredObject]], Awaitable[None]],
+        recompute_lost: Callable[[Iterable[StoredObject]], Awaitable[None]],
     ) -> None:
         """``packer`` returns the packer, and raises if the pool is not open.
 
-        ``drop`` receives each blob that no call refers to any more. ``have`` recomputes lost objects, and raises
-        NodeLost if it cannot.
+        ``drop`` receives each blob that no call refers to any more. ``recompute_lost`` recomputes
+        lost objects, and raises NodeLost if it cannot.
         """
-        self._packer, self._drop, self._have = packer, drop, have
+        self._packer, self._drop, self._recompute_lost = packer, drop, recompute_lost
         self._loop = asyncio.get_running_loop()
         self.reference: Callable[[StoredObject], Reference[Any]] = lambda stored: Ref(stored, self)
 
@@ -52,10 +52,10 @@ class Objects:
 
     async def get(self, stored: StoredObject) -> Any:
         self._packer()
-        await self._have([stored])
+        await self._recompute_lost([stored])
         at = stored.at
         while (received := await self._received(at)) is None:
-            await self._have([stored])
+            await self._recompute_lost([stored])
             at = stored.at
         name = at.producer or "pool.put"
         if received.is_long_to_load:

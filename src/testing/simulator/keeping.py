@@ -55,7 +55,7 @@ class PlayedIntake(JobIntake):
         self.observer, self.loop = observer, sim.loop
         self.connector: Any = sim.connector
         self.remaking = Remaking(self)
-        self.objects = PlayedObjects(lambda: self.packer, self._drop, self.remaking.have)
+        self.objects = PlayedObjects(lambda: self.packer, self._drop, self.remaking.recompute_lost)
         self._packer: Any = None
         self._ref: ActorRef[Any] | None = None
         self._failure = None

@@ -29,7 +29,7 @@ from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.objects.lineage import Lineage, Need, State
 from outrider.engine.objects.node_objects import NodeObjects
-from outrider.engine.objects.remaking import Run, Waiting
+from outrider.engine.objects.remaking import Run, WaitingJob
 from outrider.engine.serialization.stored_objects import StoredObject
 from outrider.testing.simulator.machines import Daemon
 
@@ -476,7 +476,7 @@ def makes_again_what_nobody_waits_for(patch: Patch) -> None:
 
     def waited_for(self, task):
         begins(self, task)
-        self.waiting = 1
+        self.waiters = 1
 
     patch.setattr(Run, "__init__", waited_for)
 
@@ -491,6 +491,6 @@ def remembers_calls_for_ever(patch: Patch) -> None:
 
 def forgets_whoever_waits_for_a_result(patch: Patch) -> None:
     async def there(self):
-        await self._remaking.have(self._objects)
+        await self._remaking.recompute_lost(self._objects)
 
-    patch.setattr(Waiting, "_until_there", there)
+    patch.setattr(WaitingJob, "_send_when_available", there)
