@@ -1,9 +1,14 @@
-"""The opening and closing of a pool, on the event loop of the task that opens it; and the pool's `repr`."""
+"""The opening and closing of a pool, on the event loop of the task that opens it; and the pool's `repr`.
+
+`State` is the table of a pool's states. Only the pool's event loop changes the state; other threads leave marks, such
+as a pool that is called off before its loop has begun to open it.
+"""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from contextvars import Context
+from enum import Enum, auto
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -45,6 +50,40 @@ def provider_name(provider: Provider) -> str:
         return type(provider).__name__
 
 
+class State(Enum):
+    """The states of a pool. The core is the `OpenPool`, which has the provider, the actors and the connections.
+
+    =======  ============================  ========================================  ==================================
+    State    There is                      `close`, or the end of the block          Next state
+    =======  ============================  ========================================  ==================================
+    NEW      no core                       `close` does nothing; a block raises      OPENING
+    OPENING  a core, once the provider     calls the opening off, and waits until    OPEN; CLOSING if it fails or is
+             is being opened               nothing is left                           called off; NEW if there is no core
+    OPEN     a core that takes calls       closes the pool                           CLOSING
+    CLOSING  a core, whose machines a      waits for that task                       ENDED
+             task is ending
+    ENDED    the core, for its record      does nothing                              none: a pool is opened once
+    =======  ============================  ========================================  ==================================
+    """
+
+    NEW = auto()
+    OPENING = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    ENDED = auto()
+
+
+NEXT = {
+    State.NEW: {State.OPENING},
+    State.OPENING: {State.OPEN, State.CLOSING, State.NEW},
+    State.OPEN: {State.CLOSING},
+    State.CLOSING: {State.ENDED},
+    State.ENDED: set[State](),
+}
+# why no call can run in a state; empty: calls can run, or wait for the opening
+UNUSABLE = {State.NEW: NOT_OPEN, State.OPENING: "", State.OPEN: "", State.CLOSING: ENDED, State.ENDED: ENDED}
+
+
 class PoolLife(Runner):
     """The base class of `Pool`: opens and closes the pool. `Pool` adds the methods that run calls."""
 
@@ -54,24 +93,38 @@ class PoolLife(Runner):
         self._settings = checked(specs, whole)
         self._console: ConsoleOption = whole["console"]
         self._chaos: ChaosPlan | None = whole["chaos"]
-        self._injector: Injection | None = None
+        # the state, and what there is in it
+        self._state = State.NEW
+        self.unusable = UNUSABLE[State.NEW]
         self._core: OpenPool | None = None
-        self._ended = False
-        self._called_off = False  # whether `call_off` was called before the opening began
-        # the opening that the statement `with` starts before an event loop exists
-        self._begun_opening: Opening | None = None
+        self._injector: Injection | None = None
         self._opening: asyncio.Future[None] | None = None  # done when the pool is open, or when opening it has failed
         # done when the pool is closed, and nothing is known to be left of it
         self._closing: asyncio.Future[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None  # a task that closes the pool, while nobody waits for it
-        self._sync: Any = None  # the `SyncPool` that opened this pool
-        # the error that interrupted another thread's wait for this pool, so that the wait was cancelled
-        self._interrupt: BaseException | None = None
+        self._closing_task: asyncio.Task[None] | None = None  # closes the pool, while no caller waits for it
+        # the way in which the pool is opened
+        # the opening that the statement `with` starts before an event loop exists
+        self._begun_opening: Opening | None = None
+        self._sync: Any = None  # the `SyncPool` that opens this pool
         # the language in which errors of the opening name the pool's options, for example Python
         self._language = PYTHON
-        # the `outrider run` program that opened the pool; the program ends when the pool ends
+        # the `outrider run` program that opens the pool; the program ends when the pool ends
         self._program: WholeProgram | None = None
-        self.unusable = NOT_OPEN
+        # marks that other threads leave
+        self._called_off = False  # whether the pool was called off before the opening began
+        # the error that interrupted another thread's wait for this pool, so that the wait was cancelled
+        self._interrupt: BaseException | None = None
+
+    def _become(self, state: State) -> None:
+        assert state in NEXT[self._state], f"a pool that is {self._state.name} cannot become {state.name}"
+        self._state, self.unusable = state, UNUSABLE[state]
+        if not self.unusable and self._sync is not None:
+            self.unusable = OPEN_FOR_THREADS
+
+    @property
+    def _has_ended(self) -> bool:
+        """Return whether the pool is being closed, or is closed."""
+        return self._state in {State.CLOSING, State.ENDED}
 
     @awaited_as("await pool.open()")
     async def open(self) -> Self:
@@ -113,16 +166,22 @@ class PoolLife(Runner):
         if self._called_off:
             raise PoolClosed(CALLED_OFF)
         self._opening = asyncio.get_running_loop().create_future()
+        self._become(State.OPENING)
         try:
-            return await self._enter()
+            await self._enter()
+        except BaseException:
+            self._become(State.ENDED if self._has_ended else State.NEW if self._core is None else State.OPEN)
+            raise
+        else:
+            self._become(State.OPEN)
         finally:
             self._opening.set_result(None)
+        return self
 
-    async def _enter(self) -> Self:
+    async def _enter(self) -> None:
         from .client.signals import TaskHold
 
         self._hold = TaskHold()
-        self.unusable = "" if self._sync is None else OPEN_FOR_THREADS
         try:
             await self._open()
         except BaseException as error:
@@ -132,7 +191,6 @@ class PoolLife(Runner):
                 reword(error, self._language)
             raise
         self._hold.at_rest.set()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -142,28 +200,28 @@ class PoolLife(Runner):
     async def _exit(self, core: OpenPool | None, error: BaseException | None, *, of_block: bool) -> None:
         if core is not None and core.inherited:
             return  # this process is a forked child: it may leave the block, but must not end its parent's pool
-        if core is not None and self._ended:
-            await self._end_of_another(core, error, of_block=of_block)
+        if core is not None and self._has_ended:
+            await self._wait_for_closing_task(core, error, of_block=of_block)
             return
         core = self._here()
-        if self._opening is not None and not self._opening.done():
+        if self._state is State.OPENING and self._opening is not None:
             await self._call_off(core, self._opening)
             return
-        self._ended, self.unusable = True, ENDED
+        self._become(State.CLOSING)
         self._closing = core.loop.create_future()
-        leaving = self._leave(core, self._closing, error)
+        closing = self._close(core, self._closing, error)
         if core.waits_for_caller:
-            self._leaving = core.loop.create_task(leaving, context=Context())
+            self._closing_task = core.loop.create_task(closing, context=Context())
             # read the error, or asyncio would warn that nobody did; the user has been warned of it already
-            self._leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._closing_task.add_done_callback(lambda task: task.cancelled() or task.exception())
         else:
-            await leaving
+            await closing
 
-    async def _leave(self, core: OpenPool, closing: asyncio.Future[None], error: BaseException | None) -> None:
+    async def _close(self, core: OpenPool, closing: asyncio.Future[None], error: BaseException | None) -> None:
         """Close the pool. Only one task calls this."""
         self._hold.at_rest.clear()
         try:
-            await self._close(core, error)
+            await self._close_core(core, error)
         except CleanupError as cleanup:
             if error is None:
                 raise
@@ -174,9 +232,10 @@ class PoolLife(Runner):
             try:
                 await self._hold.leave()
             finally:
+                self._become(State.ENDED)
                 closing.set_result(None)
 
-    async def _end_of_another(self, core: OpenPool, error: BaseException | None, *, of_block: bool) -> None:
+    async def _wait_for_closing_task(self, core: OpenPool, error: BaseException | None, *, of_block: bool) -> None:
         """Wait while another task is closing the pool.
 
         A cancellation ends this wait if it is a call of `close`. At the end of a block, the wait continues, and the
@@ -211,7 +270,7 @@ class PoolLife(Runner):
         """
         if self._core is None:
             self._called_off = True
-        elif not self._ended and self._opening is not None and not self._opening.done():
+        elif self._state is State.OPENING and self._opening is not None:
             await self._call_off(self._core, self._opening)
         else:
             return False
@@ -230,7 +289,7 @@ class PoolLife(Runner):
             await finished(self._opening)
         if self._begun_opening is not None:
             await self._take_opening().drop()
-        if self._core is not None and not self._ended:
+        if self._core is not None and not self._has_ended:
             await self.__aexit__(type(error), error, None)
 
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
@@ -273,7 +332,7 @@ class PoolLife(Runner):
                 await self._injector.begin()
             await core.start()
         except BaseException as error:
-            self._ended = True
+            self._become(State.CLOSING)
             try:
                 if self._injector is not None:
                     await self._injector.end()
@@ -283,7 +342,7 @@ class PoolLife(Runner):
         if self._injector is not None:
             self._injector.start()
 
-    async def _close(self, core: OpenPool, error: BaseException | None) -> None:
+    async def _close_core(self, core: OpenPool, error: BaseException | None) -> None:
         try:
             async with AsyncExitStack() as ending:
                 ending.push_async_callback(core.stop, failed=error is not None)
@@ -360,8 +419,8 @@ class PoolLife(Runner):
 
     def _opened(self) -> OpenPool:
         core = self._core
-        if core is None or self._ended or core.inherited:
-            raise PoolClosed(NOT_OPEN if core is None else ENDED if self._ended else INHERITED)
+        if core is None or self._has_ended or core.inherited:
+            raise PoolClosed(NOT_OPEN if core is None else ENDED if self._has_ended else INHERITED)
         return core
 
     def check_thread(self) -> None:
