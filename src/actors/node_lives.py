@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import anyio
 
@@ -65,24 +65,6 @@ CLOSE_S = 9.0
 TRIES_AT_ONCE = 50
 
 
-class NodeReports(Protocol):
-    """The methods that the pool's actor calls when a node's actor reports; `NodeLives` has them."""
-
-    stragglers: Stragglers
-
-    def waits(self, node: NodeId, now: float) -> None: ...
-
-    def reached(self, node: NodeId, connection: Connection, now: float) -> None: ...
-
-    def connection_failed(self, node: NodeId, error: ConnectFailed, now: float) -> None: ...
-
-    def dropped(self, node: NodeId, lost: Lost, now: float) -> None: ...
-
-    def resumed(self, node: NodeId, now: float) -> None: ...
-
-    def closed(self, node: NodeId, now: float) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Dialer:
     """The things that all actors of a pool's nodes use to connect to their nodes."""
@@ -103,7 +85,7 @@ class NodeActor:
     node.
     """
 
-    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: NodeReports) -> None:
+    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: NodeLives) -> None:
         self._node = node
         self._machine = machine
         self._pool = pool

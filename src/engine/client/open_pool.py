@@ -70,7 +70,6 @@ ROOMS = (
     "engine.client.file_transfer",
     "engine.client.grouping",
     "engine.client.running_tasks",
-    "engine.client.open_pool",
     "engine.client.streaming",
     "engine.node.stack_text",
     "engine.record.display.notebook",
