@@ -1,4 +1,4 @@
-"""What the ledger keeps of each task, of each function, and of each node that takes tasks. Pure.
+"""The ledger's records of tasks, of functions, and of the nodes that take tasks. Pure.
 
 `Entry` is a task: its state, its attempts (tries to run it), and whether it runs again. A task runs again after the
 loss of its node (at-least-once delivery), after a failure of its own, or after a stall, as its options allow.

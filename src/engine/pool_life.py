@@ -2,6 +2,8 @@
 
 `State` is the table of a pool's states. Only the pool's event loop changes the state; other threads leave marks, such
 as a pool that is called off before its loop has begun to open it.
+
+LIFE-1: a pool's state changes only as `NEXT` allows. The last state is final: a pool is opened once.
 """
 
 from __future__ import annotations

@@ -89,6 +89,8 @@ RUNNING = (
     "engine.node.notices.sources",
     "engine.node.pipe",
     "engine.node.worker_streams",
+    "engine.objects",
+    "-engine.objects.peer_keys",
     "engine.record",
     "-engine.record.display.live",
     "-engine.record.display.notebook",

@@ -1,4 +1,4 @@
-"""What a `SyncPool` gives to code without async: iterators whose steps run on the pool's event loop, and its own end.
+"""Parts of a `SyncPool`: iterators whose steps run on the pool's event loop, and the end of a pool that is dropped.
 
 `Steps` runs the steps of an async iterator for a thread, `MapResults` iterates over the results of a map, and
 `end_dropped` ends a pool that its user does not close: the pool is garbage-collected, or the program ends.
