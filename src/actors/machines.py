@@ -1,7 +1,7 @@
 """A pool's machines: launches machines, handles the provider's events about them, and keeps the wanted number of nodes.
 
-The pure modules `fleet_controller` and `autoscaler` decide how many machines to launch or end. `node_lives` handles
-nodes after their launch.
+The pure module `fleet_controller` decides how many machines to launch or end. `node_lives` handles nodes after their
+launch.
 """
 
 from __future__ import annotations

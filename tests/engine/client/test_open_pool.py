@@ -12,7 +12,7 @@ import sys
 from importlib.abc import MetaPathFinder
 from collections.abc import Iterator
 from outrider import Local, Pool, compute
-from outrider.engine.client import preloading
+from outrider.engine.client import open_pool
 
 class Upgraded(MetaPathFinder):
     "Refuses whatever is imported of the package now, as a half of another version would."
@@ -38,7 +38,7 @@ def count(n: int) -> Iterator[int]:
 
 with Pool(provider=Local(), nodes=2, console="silent") as pool:
     pool.run(double(1))
-    preloading.load_rooms()
+    open_pool.load_rooms()
     sys.meta_path.insert(0, Upgraded())
     print(list(pool.map(double, range(3))), sorted(pool.as_completed(double(x) for x in range(3))))
     print(pool.gather(double(1), double(2)), pool.broadcast(double(3)), list(pool.stream(count(2))))
