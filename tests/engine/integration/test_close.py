@@ -20,7 +20,6 @@ from outrider.engine import sync
 from outrider.engine.api.plugin import PluginContext
 from outrider.engine.client import loop_thread
 from outrider.engine.client.blocking_calls import called
-from outrider.engine.client.loop_thread import LoopThread
 from outrider.engine.client.open_pool import OpenPool
 from outrider.providers.shared.threads import in_thread
 
@@ -352,9 +351,6 @@ class Life:
             self.goes_on.set()
 
     def check_unopened(self) -> None: ...
-
-    def _take_thread(self) -> LoopThread:
-        return LoopThread()
 
     async def __aenter__(self) -> None: ...
 

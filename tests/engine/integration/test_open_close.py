@@ -207,7 +207,7 @@ def test_a_pool_for_threads_may_be_closed_before_its_loop_runs(monkeypatch: pyte
         begun.set()
         assert goes_on.wait(PATIENCE_S)
 
-    monkeypatch.setattr(Pool, "_take_thread", lambda _: LoopThread(wait))
+    monkeypatch.setattr("outrider.engine.sync.LoopThread", lambda: LoopThread(wait))
     pool = SyncPool(Pool(provider=Local(), console="silent"))
     with ThreadPoolExecutor(2) as threads:
         opening = threads.submit(pool.open)
@@ -287,7 +287,7 @@ def test_dropped_pool_is_ended_with_a_warning() -> None:
     gc.collect()
     assert alive() is None
     assert thread._over.wait(PATIENCE_S)
-    assert inner._ended
+    assert inner._has_ended
 
 
 @pytest.mark.parametrize("how", ["closed", "block without a name"])
@@ -300,7 +300,7 @@ def test_pool_that_is_closed_is_dropped_without_a_warning(how: str, recwarn: pyt
         inner = Pool(provider=Local(), console="silent")
         with inner:
             gc.collect()
-            assert not inner._ended
+            assert not inner._has_ended
         del inner
     gc.collect()
     assert [each for each in recwarn if each.category is ResourceWarning] == []
