@@ -14,11 +14,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from random import Random
-from typing import Any, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from ..api.accelerators import Accelerator
 from ..api.instance import InstanceInfo, Peer
+
+if TYPE_CHECKING:
+    from random import Random
 
 VARIABLE = "COMPUTE_POOL"  # environment variable of every task, with the information of `instance_info` as JSON
 
@@ -95,8 +97,14 @@ def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what 
     if len(set(lengths)) > 1:
         raise ValueError(f"shard() cuts its arguments alike, so they must be equally long, not {_listed(lengths)}")
     info = instance_info()
-    picks = _picks(lengths[0], info.rank, info.world_size, Random(f"{seed}:{epoch}") if shuffle else None, drop_last)  # noqa: S311
+    picks = _picks(lengths[0], info.rank, info.world_size, _random(f"{seed}:{epoch}") if shuffle else None, drop_last)
     return tuple(take(picks) for take in takers) if more else takers[0](picks)
+
+
+def _random(seed: str) -> Random:
+    from random import Random  # imported here, as most tasks do not shuffle
+
+    return Random(seed)  # noqa: S311
 
 
 def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_last: bool) -> Picks:
@@ -177,8 +185,7 @@ def fill_cores(info: InstanceInfo) -> bool:
 
 @contextmanager
 def without_preemption() -> Iterator[None]:
-    """Run this process under SCHED_BATCH in the block: when one of its threads wakes up, it does not preempt a running
-    thread.
+    """Run this process under SCHED_BATCH in the block: a thread that wakes up does not preempt a running thread.
 
     Ranks that share cores wait for each other. If a rank is preempted by ranks that it has just woken, all of them have
     to wait for it. Threads that start within the block inherit the policy. At the end of the block all threads return
