@@ -252,25 +252,25 @@ class NodeConnection:
             checkpoints=settings.checkpoints,
             same_host=machine.same_host,
             bulk=self,
-            reports=self._tell_others if settings.plugins.present else reports,
+            reports=self._report_while_running if settings.plugins.present else reports,
             prints=settings.prints,
             logs=settings.logs,
             keys=settings.keys,
             peers=settings.peers,
+            observe=settings.observe,
+            sampled=SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received,
+            answered=self._answered,
         )
-        self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
         self._lost: Lost | None = None  # how the current connection was lost; None: it is not lost
         self._watcher: Callable[[Lost], object] | None = None
-        self.link.profiles.observe = settings.observe
         self._heartbeat = Heartbeat(self._route, self, same_host=self.on_this_computer, beats=settings.beats)
         self._silence = self._heartbeat.silence
-        self.link.answered = self._answered
         self._facts: NodeFacts | None = None
         self._uploads = 0  # number of running uploads
         self._gone = False  # whether the executor has certainly ended
-        self._errs = ""  # an error of the executor for which the node is given up; empty: no such error
+        self._failure = ""  # an error of the executor for which the node is given up; empty: no such error
 
     @property
     def facts(self) -> NodeFacts:
@@ -289,8 +289,7 @@ class NodeConnection:
         except ValueError as error:
             self.cut("its welcome is not the protocol")
             raise ConnectFailed(f"node {self._machine.id} sent a welcome without its facts", fatal=True) from error
-        self.link.objects.address = facts.address
-        self.link.objects.limit(facts.memory_bytes, *self._settings.object_bytes)
+        self.link.learn_facts(facts, self._settings.object_bytes)
         if not self.on_this_computer:
             await self._check(facts, raw_facts)
 
@@ -353,8 +352,8 @@ class NodeConnection:
             settings.observe(VersionsDiffer(node, rows, versions.table(mismatches)))
 
     async def resume(self) -> bool:
-        if self._errs:
-            raise ConnectFailed(self._errs, fatal=True)
+        if self._failure:
+            raise ConnectFailed(self._failure, fatal=True)
         try:
             welcome = await self._greet()
         except ConnectFailed as failed:
@@ -510,19 +509,20 @@ class NodeConnection:
         try:
             self.link.received(data)
         except ProtocolError as error:  # a new connection would not help: the node would send the same message again
-            self._errs = f"it sent what is not the protocol: {error}"
-            self.cut(self._errs)
+            self._failure = f"it sent what is not the protocol: {error}"
+            self.cut(self._failure)
         # the executor has reported an internal error and will exit: limit the wait for its exit
-        if self.link.unfit and not self._errs:
-            self._errs = self.link.unfit
-            asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
+        if self.link.executor_error and not self._failure:
+            self._failure = self.link.executor_error
+            asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._failure)
 
     def _answered(self) -> None:
         self._silence.answered(time.monotonic())
 
-    def _tell_others(self, batch: Sequence[Report]) -> None:
-        if others := self._settings.plugins.reported(batch):
-            self._reports(others)
+    def _report_while_running(self, batch: Sequence[Report]) -> None:
+        """Send the pool reports, unless its plugins are being stopped: then no ended task frees a slot for another."""
+        if reports := self._settings.plugins.reported(batch):
+            self._reports(reports)
 
     def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
         """Drop the current connection, whatever state it is in.
@@ -556,7 +556,7 @@ class NodeConnection:
         finally:
             sending.release()
             self._uploads -= 1
-            self.link.sent_bytes += progress.at_bytes
+            self.link.count_bytes(sent=progress.at_bytes)
 
     async def get(self, name: str, progress: TransferProgress) -> Part:
         receiving = Receiving(progress)
@@ -565,7 +565,7 @@ class NodeConnection:
             return receiving.buffer
         finally:
             receiving.release()
-            self.link.received_bytes += progress.at_bytes
+            self.link.count_bytes(received=progress.at_bytes)
 
     async def _transfer(self, transfer: Transfer, request: wire.Put | wire.PutRest | wire.Get) -> None:
         async with self._route.turn():

@@ -120,7 +120,15 @@ PROBLEM_CHARS = 2000
 
 
 class NodeProfiles:
-    """The profiles of one node. ``orders``: its attempts. ``fetches``: attempt -> running fetches from the node."""
+    """The profiles of one node.
+
+    Args:
+        node: The node.
+        orders: The attempts of the node.
+        fetches: Attempt -> its running fetches from the node.
+        send: Sends the node a message.
+        observe: Receives an event for each profile that has ended.
+    """
 
     def __init__(
         self,
@@ -128,10 +136,10 @@ class NodeProfiles:
         orders: Mapping[int, Order],
         fetches: Mapping[int, set[asyncio.Task[Received]]],
         send: Callable[[wire.Message], object],
+        observe: Callable[[ev.Event], object],
     ) -> None:
-        self._node, self._orders, self._fetches, self._send = node, orders, fetches, send
+        self._node, self._orders, self._fetches, self._send, self._observe = node, orders, fetches, send, observe
         self.clock = ClockOffset()
-        self.observe: Callable[[ev.Event], object] = lambda _: None
         self._waiting: dict[tuple[int, str], tuple[Order, asyncio.Future[ev.ProfileTaken]]] = {}
         self._arriving: dict[asyncio.Task[None], tuple[Order, wire.Profiled]] = {}
 
@@ -185,7 +193,7 @@ class NodeProfiles:
 
     def _arrived(self, order: Order, message: wire.Profiled) -> None:
         taken = self._of(order, message.profile, message.artifact, message.problem)
-        self.observe(taken)
+        self._observe(taken)
         _, future = self._waiting.get((message.attempt, message.profile), (None, None))
         if future is not None and not future.done():
             future.set_result(taken)

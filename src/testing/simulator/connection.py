@@ -127,7 +127,7 @@ class PlayedLink(NodeLink):
         for attempt in attempts:
             returned = Finished(attempt, Verdict.RETURNED, Received(FORGED, None), 0.0)
             killed = Finished(attempt, Verdict.KILLED, wire.Ended(attempt, wire.Cause.KILLED, 0, ""), 0.0)
-            self._reports([Started(attempt), Returned((attempt,)), returned, killed])
+            self.report([Started(attempt), Returned((attempt,)), returned, killed])
 
 
 class PlayedConnection:

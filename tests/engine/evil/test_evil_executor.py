@@ -145,10 +145,10 @@ class Site:
         for connection in self.connections.values():
             link = connection.link
             books = (
-                link._orders,
-                link._fetching,
-                link._credit,
-                link._recalled,
+                link.orders,
+                link._attempts.fetching,
+                link._streams.credit,
+                link._attempts.recalled,
                 link._streams.inputs,
                 link._transfers.moving,
             )

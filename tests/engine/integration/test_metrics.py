@@ -24,8 +24,8 @@ from outrider.engine.objects import blob_transfers
 from outrider.engine.objects.blob_transfers import BlobTransfers
 from outrider.engine.record.runs.metrics import Logged, Series, newest, read_metrics
 from outrider.engine.record.runs.names import runs_folder
-from outrider.engine.transport import link
-from outrider.engine.transport.link import NodeLink
+from outrider.engine.transport import node_reports
+from outrider.engine.transport.node_reports import NodeReports
 
 pytestmark = pytest.mark.anyio
 AWAY_S = 60.0  # that a node may be out of reach before it is lost
@@ -353,7 +353,7 @@ async def test_a_node_of_a_pool_without_a_record_sends_nothing_of_what_is_logged
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(NodeLink, "_logged", lambda link, message: sent.append(message))
+    monkeypatch.setattr(NodeReports, "_receive_log", lambda reports, message: sent.append(message))
 
     @compute
     def work() -> str:
@@ -373,7 +373,7 @@ async def test_an_artifact_that_is_too_large_is_not_fetched_and_its_task_goes_on
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that errs may say what it likes: the client looks at the size itself."""
-    monkeypatch.setattr(link, "ARTIFACT_BYTES", 1000)
+    monkeypatch.setattr(node_reports, "ARTIFACT_BYTES", 1000)
     maps: list[int | None] = []
     mapped = blob_transfers.map_shared
     monkeypatch.setattr(

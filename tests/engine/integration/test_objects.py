@@ -169,7 +169,7 @@ async def test_a_call_whose_node_has_its_objects_is_sent_at_once(pool: Pool) -> 
     await pool.broadcast(first(ref))
     job = pool.submit(first(ref))
     await anyio.lowlevel.checkpoint()
-    assert not any(link._held_back for link in links)
+    assert not any(link._attempts.held_back for link in links)
     assert await job == 0
 
 

@@ -176,7 +176,7 @@ async def test_large_transfers_in_flight_start_over(way: str, tmp_path: Path) ->
         await asyncio.sleep(0.01)  # some of it is on the way
         cut(pool)
         await until((tmp_path / "large").exists)
-        await until(lambda: connections(pool)[0].link._fetching)
+        await until(lambda: connections(pool)[0].link._attempts.fetching)
         await asyncio.sleep(0.01)
         cut(pool)
         assert await job == data

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider import Local, NodeLost, Pool, compute
-from outrider.engine.transport.link import NodeLink
+from outrider.engine.transport.node_reports import NodeReports
 from outrider.engine.transport.task_streams import TaskStreams
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ def pieces(count: int) -> Iterator[bytes]:
 
 async def test_values_that_are_lost_after_the_generators_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by random faults: the stream ended after its first value as if there had been no more."""
-    fetched, end_later = TaskStreams.bring, NodeLink._end_later
+    fetched, finish = TaskStreams.bring, NodeReports._finish_when_fetched
     ended, lost = asyncio.Event(), asyncio.Event()
     numbers = iter(range(10))
 
@@ -40,12 +40,12 @@ async def test_values_that_are_lost_after_the_generators_end_are_an_error(monkey
             raise ConnectionResetError("the node is lost")
         return await fetched(self, order, item)
 
-    async def ends(self: NodeLink, *of: Any) -> None:
+    async def ends(self: NodeReports, *of: Any) -> None:
         ended.set()
-        await end_later(self, *of)
+        await finish(self, *of)
 
     monkeypatch.setattr(TaskStreams, "bring", lost_after_the_first)
-    monkeypatch.setattr(NodeLink, "_end_later", ends)
+    monkeypatch.setattr(NodeReports, "_finish_when_fetched", ends)
     async with Pool(provider=Local(as_remote=True), nodes=1, console="silent") as pool:
         stream = pool.stream(pieces(4))
         assert (await anext(stream))[0] == 0

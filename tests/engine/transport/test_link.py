@@ -101,7 +101,7 @@ async def test_a_recall_that_crosses_the_result_is_not_remembered() -> None:
     node.run(1)
     node.says(wire.Done(1, SOME, 0))
     node.link.recall([AttemptId(1)])  # the pool has not heard of the end yet
-    assert not node.link._recalled
+    assert not node.link._attempts.recalled
 
 
 async def test_a_result_that_is_being_fetched_is_the_result() -> None:

@@ -44,7 +44,7 @@ async def test_a_generator_has_ended_when_its_values_are_here() -> None:
     assert [report.attempt for report in await node.finished()] == [2]
     (report,) = await node.finished()
     assert (report.attempt, report.outcome.data) == (1, SOME.data)
-    assert not node.link._items
+    assert not node.link._streams.fetches
     assert (await anext(output)).data == b"a"
 
 
@@ -73,7 +73,7 @@ async def test_a_generator_whose_values_went_with_its_executor_is_left_to_the_no
     for _ in range(9):
         await asyncio.sleep(0)
     assert node.batches.empty()
-    assert 1 in node.link._orders
+    assert 1 in node.link.orders
     assert (await anext(output)).data == b"a"
 
 
