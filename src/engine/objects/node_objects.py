@@ -2,8 +2,20 @@
 
 A node remembers objects that it was sent, so that later calls need not send them again. `object_memory` decides which
 objects it remembers. This module sends objects to the node, and makes it drop them or move them to its disk. A node on
-this computer maps memory of the client or of another local node, and remembers nothing. Other nodes receive large
-objects from each other where they can connect: see `peer_transfers`.
+this computer maps memory of the client or of another local node, and remembers nothing.
+
+How an object comes to a node that needs it depends on its place (`Whereabouts`). Its home is the node that keeps it:
+
+============================================  ======================================================================
+the object is                                 way to the node
+============================================  ======================================================================
+on the node itself                            none
+in the client's memory                        the client sends it (`place`), unless the node remembers it
+on its home, which the node can reach         the node copies it from there (`_copy_from_home`, `peer_transfers`);
+                                              the client sends the rest if that fails
+on its home, which the node cannot reach      the client fetches it (`_ensure_on_client`), then sends it
+nowhere any more                              `ObjectLost`
+============================================  ======================================================================
 """
 
 from __future__ import annotations
@@ -100,7 +112,9 @@ class NodeObjects:
     # --- sending to the node --------------------------------------------------------------------------------------
 
     async def place_arguments(self, attempt: int, args: wire.Value, blob: Blob) -> wire.Value:
-        """Send the node the large arguments of a call, which stay there until the attempt ends. Return references.
+        """Send the node the large arguments of a call (an attempt), which stay there until the attempt ends.
+
+        Return the arguments with references to what was sent.
 
         Each large buffer, such as an array, is sent as its own object, so that a later call can reuse it.
         """
@@ -112,10 +126,12 @@ class NodeObjects:
             if piece.blob.size_bytes <= INLINE_BYTES:
                 named.append((b"".join(piece.blob.parts), piece.parts))
             else:
-                named.append((self._send_blob(attempt, piece.blob, await self._keys.key_of(piece.blob)), piece.parts))
+                named.append(
+                    (self._begin_sending(attempt, piece.blob, await self._keys.key_of(piece.blob)), piece.parts)
+                )
         names = tuple(name for name, _ in named if isinstance(name, str))
         for name in names:
-            await self._there(name)
+            await self._wait_until_placed(name)
         self._send(wire.Lend(attempt, names))
         return wire.Value(pickle.dumps(_Pieces(named, args.sizes), 5))
 
@@ -125,11 +141,11 @@ class NodeObjects:
         if not key:
             await self._transfers.ensure_placed(blob)
             return blob.name
-        name = self._send_blob(attempt, blob, key)
-        await self._there(name)
+        name = self._begin_sending(attempt, blob, key)
+        await self._wait_until_placed(name)
         return name
 
-    def _send_blob(self, attempt: int, blob: Blob, key: str) -> str:
+    def _begin_sending(self, attempt: int, blob: Blob, key: str) -> str:
         """Begin to send a blob, unless the node has it or is receiving it."""
 
         def send_rest(name: str, at: int) -> Coroutine[Any, Any, None]:
@@ -137,16 +153,17 @@ class NodeObjects:
 
         own = self._keys.is_own(key)
         settle = partial(self._keys.settle, blob) if own else None
-        name = self._begin(attempt, blob.name, blob.size_bytes, key, send_rest, settle=settle)
+        name = self._begin_placing(attempt, blob.name, blob.size_bytes, key, send_rest, settle=settle)
         if own and (placing := self._placing.get(name)) is not None:
-            placing.add_done_callback(partial(self._sent, blob))
+            placing.add_done_callback(partial(self._settle_key, blob))
         return name
 
-    def _sent(self, blob: Blob, placing: asyncio.Task[None]) -> None:
+    def _settle_key(self, blob: Blob, placing: asyncio.Task[None]) -> None:
+        """Replace a provisional key by the SHA-256 of the blob, once the blob was sent."""
         if not placing.cancelled() and placing.exception() is None and not self.closed:
             self._keys.begin_to_settle(blob)
 
-    def _begin(
+    def _begin_placing(
         self,
         attempt: int,
         name: str,
@@ -174,46 +191,47 @@ class NodeObjects:
                 self._shared[name] = key
                 bringing = self._peers.bring(self, name, size_bytes, key, partial(send_rest, name), settle=settle)
             self._placing[name] = placing = self._transfers.spawn(bringing)
-            placing.add_done_callback(partial(self._placed, name))
+            placing.add_done_callback(partial(self._end_placing, name))
         self._use(attempt, name)
-        self._carry_out()
+        self._carry_out_decisions()
         return name
 
-    async def _there(self, name: str) -> None:
+    async def _wait_until_placed(self, name: str) -> None:
+        """Wait until the whole object is on the node. Raises the error of its transfer."""
         if (under_way := self._placing.get(name)) is not None:
             # this call's cancellation does not cancel `under_way`: other calls wait for it too
             await asyncio.wait([under_way])
             under_way.result()
 
-    def _placed(self, name: str, placing: asyncio.Task[None]) -> None:
+    def _end_placing(self, name: str, placing: asyncio.Task[None]) -> None:
         del self._placing[name]
         if placing.cancelled() or placing.exception() is not None:
             self.memory.failed(name)
         self.memory.unused(name)
-        self._carry_out()
+        self._carry_out_decisions()
 
-    def refer_at_once(self, attempt: int, stored: Sequence[StoredObject]) -> bool:
-        """Let the attempt use the objects in its arguments. Return False if the node lacks one of these objects."""
-        blobs = [self._there_at_once(each.at) for each in stored]
+    def use_if_present(self, attempt: int, stored: Sequence[StoredObject]) -> bool:
+        """Let the attempt use the objects in its arguments, if all of them are on the node. Return whether they are."""
+        blobs = [self._name_if_present(each.at) for each in stored]
         if None in blobs:
             return False
         for name in blobs:
             if name is not None and self.memory.has(name):
                 self._use(attempt, name)
-        self._refer(attempt, stored, [each.at for each in stored], blobs)
+        self._send_references(attempt, stored, [each.at for each in stored], blobs)
         return True
 
-    def _refer(
+    def _send_references(
         self, attempt: int, stored: Sequence[StoredObject], places: Sequence[Whereabouts], blobs: Sequence[str | None]
     ) -> None:
-        """Let the attempt use the blobs: send the node each object's blob, and the sizes of the value's parts.
+        """Send the node the name of each object's blob, and the sizes of the value's parts, for use by the attempt.
 
         The caller passes ``places``, as the place of an object may change while the blobs are brought to the node.
         """
         values = (wire.Value(b"", at.sizes, blob) for at, blob in zip(places, blobs, strict=True))
         self._send(wire.Refer(attempt, tuple(each.name for each in stored), tuple(values)))
 
-    def _there_at_once(self, at: Whereabouts) -> str | None:
+    def _name_if_present(self, at: Whereabouts) -> str | None:
         """Return the object's name on the node; None: the node lacks it, or an answer would need an `await`."""
         if at.home is self:
             return at.kept_as
@@ -226,46 +244,47 @@ class NodeObjects:
         name = None if blob.known_key is None else self.memory.find(blob.known_key)
         return None if name in self._placing else name
 
-    async def refer(self, attempt: int, stored: Sequence[StoredObject]) -> None:
-        """Bring the objects of the attempt's arguments to the node.
+    async def use(self, attempt: int, stored: Sequence[StoredObject]) -> None:
+        """Let the attempt use the objects in its arguments. Objects that are not on the node are sent or copied to it.
 
         Raises:
             ObjectLost: an object no longer exists.
         """
         places = [each.at for each in stored]
-        self._refer(attempt, stored, places, [await self._bring_there(attempt, at) for at in places])
+        self._send_references(attempt, stored, places, [await self._ensure_on_node(attempt, at) for at in places])
 
-    async def _bring_there(self, attempt: int, at: Whereabouts) -> str:
+    async def _ensure_on_node(self, attempt: int, at: Whereabouts) -> str:
+        """Have an object on the node until the attempt ends. Return its name there. See the table of this module."""
         if at.home is self:
             self._use(attempt, at.kept_as)
             return at.kept_as
         if at.blob is None and at.home is not None:
             home, peers = at.home, self._peers
             if peers is not None and isinstance(home, NodeObjects) and home.serves(at.size_bytes):
-                return await self._bring_from(home, peers, attempt, at)
-            await self._bring_here(at)
+                return await self._copy_from_home(home, peers, attempt, at)
+            await self._ensure_on_client(at)
         if at.blob is None:
             raise ObjectLost(at.story)
         return await self.place(attempt, at.blob)
 
-    async def _bring_from(self, home: NodeObjects, peers: PeerTransfers, attempt: int, at: Whereabouts) -> str:
-        """Bring an object from its home node directly, and through this process only if that fails."""
+    async def _copy_from_home(self, home: NodeObjects, peers: PeerTransfers, attempt: int, at: Whereabouts) -> str:
+        """Copy an object from its home, or through this process if that fails. Return its name on this node."""
 
         async def send_rest(name: str, offset: int) -> None:
-            await self._bring_here(at)
+            await self._ensure_on_client(at)
             if at.blob is not None:
                 await self._transfers.place(at.blob.renamed(name), offset)
 
         home.share(at.name, at.kept_as)
         peers.kept(at.name, home, at.kept_as, at.size_bytes)
-        name = self._begin(attempt, at.name, at.size_bytes, at.name, send_rest)
+        name = self._begin_placing(attempt, at.name, at.size_bytes, at.name, send_rest)
         if (self, name) not in at.copies:
             at.copies.append((self, name))
-        await self._there(name)
+        await self._wait_until_placed(name)
         return name
 
-    async def _bring_here(self, at: Whereabouts) -> None:
-        """Fetch an object of another node to this computer, for all nodes that wait for it."""
+    async def _ensure_on_client(self, at: Whereabouts) -> None:
+        """Fetch an object from its home to the client, once for all nodes that wait for it."""
         home = at.home
         if self.same_host and isinstance(home, NodeObjects) and home.same_host:
             try:  # both nodes are on this computer: open the memory file, which exists while any process has it open
@@ -277,8 +296,8 @@ class NodeObjects:
         if home is None:
             raise ObjectLost(at.story)
         if at.fetching is None:
-            at.fetching = asyncio.ensure_future(home.bring(at))
-            at.fetching.add_done_callback(_retrieve)
+            at.fetching = asyncio.ensure_future(home.fetch(at))
+            at.fetching.add_done_callback(_mark_retrieved)
         try:
             received: Received = await asyncio.shield(at.fetching)
         except ConnectionError:
@@ -292,18 +311,18 @@ class NodeObjects:
 
     # --- objects that the node keeps ------------------------------------------------------------------------------
 
-    def kept(self, at: Whereabouts, name: str) -> Whereabouts:
+    def keep(self, at: Whereabouts, name: str) -> Whereabouts:
         """Note an object that a task has left on the node under ``name``. It stays until `let_go`."""
         at.home, at.kept_as = self, name
         if self._kept is None:
             self._kept = WeakSet()
         self._kept.add(at)
         self.memory.created(name, at.size_bytes)
-        self._carry_out()
+        self._carry_out_decisions()
         return at
 
-    async def bring(self, at: Whereabouts) -> Received:
-        """Return an object that the node keeps.
+    async def fetch(self, at: Whereabouts) -> Received:
+        """Return the bytes of an object that the node keeps.
 
         Raises:
             ConnectionError: the node is lost.
@@ -313,11 +332,11 @@ class NodeObjects:
 
     def let_go(self, name: str) -> None:
         self.memory.let_go(name)
-        self._carry_out()
+        self._carry_out_decisions()
 
     def forget(self, name: str) -> None:
         self.memory.forget(name)
-        self._carry_out()
+        self._carry_out_decisions()
 
     def serves(self, size_bytes: int) -> bool:
         """Return whether this node may send objects of this size to other nodes."""
@@ -349,22 +368,22 @@ class NodeObjects:
 
     def release(self, name: str) -> None:
         self.memory.unused(name)
-        self._carry_out()
+        self._carry_out_decisions()
 
     # --- ends of attempts and of the node -------------------------------------------------------------------------
 
-    def over(self, attempt: int) -> None:
-        """Handle the end of an attempt that used objects."""
+    def end_attempt(self, attempt: int) -> None:
+        """End the use of objects by an attempt that is over."""
         for name in self.users.pop(attempt, ()):
             self.memory.unused(name)
             placing = self._placing.get(name)
             if placing is not None and not any(name in used for used in self.users.values()):
                 placing.cancel()  # nobody waits for this transfer any more
-        self._carry_out()
+        self._carry_out_decisions()
 
     def not_moved(self, name: str) -> None:
         self.memory.not_moved(name)
-        self._carry_out()
+        self._carry_out_decisions()
 
     def close(self) -> None:
         """Handle the node's end: its objects are lost, unless they have copies elsewhere."""
@@ -386,7 +405,7 @@ class NodeObjects:
         self.memory.used(name)
         self.users.setdefault(attempt, []).append(name)
 
-    def _carry_out(self) -> None:
+    def _carry_out_decisions(self) -> None:
         decided, self.memory.decisions = self.memory.decisions, []
         if self.closed:
             return
@@ -415,7 +434,7 @@ def size_of(sizes: tuple[int, ...]) -> int:
     return total
 
 
-def _retrieve(fetching: asyncio.Future[Received]) -> None:
+def _mark_retrieved(fetching: asyncio.Future[Received]) -> None:
     """Retrieve an error: asyncio would log it if all waiting calls were cancelled."""
     if not fetching.cancelled():
         fetching.exception()

@@ -71,7 +71,7 @@ class Objects:
         if (home := at.home) is None:
             return None
         try:
-            return await home.bring(at)
+            return await home.fetch(at)
         except ConnectionError:
             at.lose(home)
             return None

@@ -28,7 +28,7 @@ class Home(Protocol):
 
     node: NodeId
 
-    async def bring(self, at: Whereabouts) -> Received:
+    async def fetch(self, at: Whereabouts) -> Received:
         """Return the bytes of the object. Raises ConnectionError if the node is lost."""
         ...
 

@@ -179,7 +179,7 @@ class NodeLink:
         )
         at_once = known and payload.blob is None and not payload.shared and payload.needs is None
         at_once = at_once and not (order.world is not None and self._checkpoints.may_offer(order))
-        if at_once and (not payload.objects or self.objects.refer_at_once(order.attempt, payload.objects)):
+        if at_once and (not payload.objects or self.objects.use_if_present(order.attempt, payload.objects)):
             self._send_run(run)
             if idle:
                 # send at once, so that the node starts early; messages to a busy node are sent together at the end of
@@ -436,7 +436,7 @@ class NodeLink:
                 await self._transfers.ensure_placed(shared.blob)
             self.send(wire.Lend(run.attempt, tuple(shared.blob.name for shared in payload.shared)))
         if payload.objects:
-            await self.objects.refer(run.attempt, payload.objects)
+            await self.objects.use(run.attempt, payload.objects)
         if self._checkpoints.may_offer(self.orders[run.attempt]):
             names, blobs = await self._checkpoints.offer(self.orders[run.attempt])
             self.send(wire.Refer(run.attempt, names, tuple(wire.Value(b"", None, blob) for blob in blobs)))

@@ -324,7 +324,7 @@ class NodeReports:
         assert sizes is not None, "it stays"
         assert name is not None, "it stays"
         at = Whereabouts(f"kept-{attempt}", sizes, size_of(sizes), producer=f"{payload.name} on node {self._node}")
-        stored = payload.keep.keep(self._objects.kept(at, name))
+        stored = payload.keep.keep(self._objects.keep(at, name))
         self.end(attempt)
         return Finished(AttemptId(attempt), Verdict.RETURNED, stored, message.duration_us / 1e6)
 
@@ -356,7 +356,7 @@ class NodeReports:
         if self._items:
             self._items.pop(attempt, None)
         if self._objects.users:
-            self._objects.over(attempt)
+            self._objects.end_attempt(attempt)
         if order is not None and self._prints.begun:
             self._prints.ended(self._node, order)
         if order is not None and self._streams.inputs:
