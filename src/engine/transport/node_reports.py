@@ -34,12 +34,11 @@ from ..serialization.stored_objects import Whereabouts
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError
 from ..wire.log_records import ARTIFACT_BYTES
-from .blob_transfers import BlobTransfers, is_lost
-from .node_objects import NodeObjects, size_of
+from ..objects.blob_transfers import BlobTransfers, is_lost
+from ..objects.node_objects import NodeObjects, size_of
 
 if TYPE_CHECKING:
-    from ..observe.prints import PrintedLines
-    from ..observe.task_logs import TaskLogs
+    from .task_output import PrintedLines, TaskLogs
     from ..serialization.task_payload import Payload
     from .diagnostics import NodeProfiles, NodeStacks
     from .memory_checkpoints import NodeReplicas
