@@ -440,12 +440,12 @@ class CellOutput:
             self.tail.clear()
         lines = text.splitlines(keepends=True)
         shown: list[str] = []
-        for line in lines:
-            if self._lines >= CELL_LINES or self._chars + len(line) > CELL_CHARS or self.hidden:
+        for each in lines:
+            if self._lines >= CELL_LINES or self._chars + len(each) > CELL_CHARS or self.hidden:
                 break
             self._lines += 1
-            self._chars += len(line)
-            shown.append(line)
+            self._chars += len(each)
+            shown.append(each)
         rest = lines[len(shown) :]
         first = bool(rest) and not self.hidden
         self.hidden += len(rest)

@@ -182,8 +182,8 @@ class LogParts:
         placed = Placed({}, [])
         for path in text:
             self._logs.setdefault(path, _Log())
-        for path, lines in text.items():
-            self._place(path, lines, placed)
+        for path, content in text.items():
+            self._place(path, content, placed)
         return placed
 
     def _place(self, path: str, lines: bytes, placed: Placed) -> None:

@@ -125,9 +125,7 @@ def variable(name: str) -> str:
 
 
 def basic(username: str, password: str) -> str:
-    """Return the HTTP Authorization header for a user and password, each of which may be percent-encoded as in a
-    URL.
-    """
+    """Return the HTTP Authorization header for a user and password; both may be percent-encoded as in a URL."""
     return f"Basic {base64.b64encode(f'{unquote(username)}:{unquote(password)}'.encode()).decode()}"
 
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from chromium import Chromium
 from served import serving
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PICTURES, EXAMPLE = ROOT / "docs" / "pictures", ROOT / "examples" / "13_preemptions.py"
 PATIENCE_S = 120.0
 LOSSES = 3  # that the living run's page is to show

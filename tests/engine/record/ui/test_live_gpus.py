@@ -17,7 +17,7 @@ from outrider.engine.record.runs.reader import Run, runs_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from chromium import BROWSER, Chromium
 from fake_gpus import built
 from served import PATIENCE_S, serving

@@ -29,7 +29,7 @@ from outrider.engine.record.runs.names import runs_folder
 
 pytestmark = pytest.mark.nightly
 
-PYTHON = os.environ.get("OUTRIDER_MLFLOW") or Path(__file__).parents[3] / ".venv-mlflow" / "bin" / "python"
+PYTHON = os.environ.get("OUTRIDER_MLFLOW") or Path(__file__).parents[4] / ".venv-mlflow" / "bin" / "python"
 START_S = 180.0  # it imports for a minute on a busy machine
 AWAY_S = 60.0
 

@@ -22,7 +22,7 @@ from outrider.engine.record.display.live import FAILURES, RichSink
 from outrider.engine.record.display.plain import PlainSink, PrintsSink
 from outrider.engine.record.sinks import PoolSinks, automatic
 
-from ..terminal import on_a_terminal, screen
+from ...terminal import on_a_terminal, screen
 
 
 @pytest.fixture
