@@ -19,7 +19,7 @@ SHOWN = {"display_data", "update_display_data", "stream", "error", "execute_resu
 TASKS = """
     import time
     from outrider import Local, Pool, SyncPool, compute
-    from outrider.engine.record import notebook, sink
+    from outrider.engine.record.display import notebook, writer as sink
 
     sink.Writer.close.__defaults__ = (60.0,)  # else what a busy computer draws late is not there
     notebook.WAIT_S = 60.0

@@ -12,7 +12,7 @@ def test_tqdm_moves_on_a_terminal_and_leaves_one_line(tmp_path: Path) -> None:
     program = """
         import os, time
         from outrider import Local, Pool, compute
-        from outrider.engine.record import sink
+        from outrider.engine.record.display import writer as sink
 
         sink.Writer.close.__defaults__ = (60.0,)  # else the last lines of a busy computer may be missing
 

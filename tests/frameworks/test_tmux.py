@@ -19,7 +19,7 @@ STEPS = 5
 PROGRAM = """
     import os, time
     from outrider import Local, Pool, compute
-    from outrider.engine.record import sink
+    from outrider.engine.record.display import writer as sink
 
     sink.Writer.close.__defaults__ = (60.0,)  # else the last lines of a busy computer may be missing
 

@@ -16,7 +16,7 @@ from outrider.engine.record.runs.metrics import read_metrics
 from outrider.engine.record.runs.names import runs_folder
 from outrider.engine.record.trackers.state_file import StateFile
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "trackers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "record" / "trackers"))
 from tracker_servers import Answer, FakeMLflow, Hook, serving
 
 

@@ -42,7 +42,7 @@ def test_a_task_of_a_scheduler_that_takes_over_logging_and_stdout_sees_each_line
     program = """
         import contextlib, io, logging
         from outrider import Local, Pool, compute
-        from outrider.engine.record import sink
+        from outrider.engine.record.display import writer as sink
 
         sink.PATIENCE_S = 60.0  # else what a busy computer's thread prints late is in no log any more
 
@@ -92,7 +92,7 @@ def test_a_test_reads_what_tasks_print_and_its_report_shows_it(tmp_path: Path) -
     tests = """
         import pytest
         from outrider import Local, Pool, compute
-        from outrider.engine.record import sink
+        from outrider.engine.record.display import writer as sink
 
         sink.PATIENCE_S = 60.0  # a busy computer may keep the thread that prints for longer than the loop waits for it
 

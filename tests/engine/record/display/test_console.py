@@ -155,7 +155,7 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
     seen = on_a_terminal("""
         import sys, time
         from outrider.actors import events as ev
-        from outrider.engine.record import sink
+        from outrider.engine.record.display import writer as sink
         from outrider.engine.client.observer import Observer
         from outrider.engine.record.sinks import PoolSinks
         sink.PATIENCE_S, sink.Writer.close.__defaults__ = 60.0, (60.0,)  # what is printed next comes next
