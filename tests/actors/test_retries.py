@@ -8,9 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from outrider.actors.entries import Entry
+from outrider.actors.entries import Entry, Functions
 from outrider.actors.interfaces import JobId, NodeId, Task, TaskId, Verdict
-from outrider.actors.placement import Functions
 
 STEPS = (
     "raises",

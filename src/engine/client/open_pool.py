@@ -119,7 +119,7 @@ STACKS_CHARS = 4 << 20  # most characters of all stacks in a reply; the run's re
 
 
 def requests_to(core: JobIntake, stop: Callable[[], Awaitable[str | None]]) -> Mapping[str, Request]:
-    """Return the handler of each request, by the request's name. `record/runs/control.py` explains how to add a request.
+    """Return the handler of each request, by its name. `record/runs/control.py` explains how to add a request.
 
     ``stop``: ends the pool, and returns a text about resources that may be left.
     """

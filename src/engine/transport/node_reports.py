@@ -29,19 +29,19 @@ from ...actors.interfaces import (
 )
 from ...providers.base import MachineId, PreemptionNotice
 from ..node import limits
+from ..objects.blob_transfers import BlobTransfers, is_lost
+from ..objects.node_objects import NodeObjects, size_of
 from ..serialization.payload import Received
 from ..serialization.stored_objects import Whereabouts
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError
 from ..wire.log_records import ARTIFACT_BYTES
-from ..objects.blob_transfers import BlobTransfers, is_lost
-from ..objects.node_objects import NodeObjects, size_of
 
 if TYPE_CHECKING:
-    from .task_output import PrintedLines, TaskLogs
     from ..serialization.task_payload import Payload
     from .diagnostics import NodeProfiles, NodeStacks
     from .memory_checkpoints import NodeReplicas
+    from .task_output import PrintedLines, TaskLogs
     from .task_streams import TaskStreams
 
 _FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # signals that the system or a user sends to end a machine's processes
