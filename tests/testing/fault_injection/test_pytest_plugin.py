@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 PLUGIN = "outrider.testing.fault_injection.pytest_plugin"
 
 COUNTS = """
