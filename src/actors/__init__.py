@@ -8,3 +8,17 @@ Public names: `pool.PoolActor`, `pool.supervise`, `interfaces`, `events`, `messa
 `seats.Seats`, `late_nodes.Preparing`.
 Open first: `interfaces.py`, then `ledger.py`.
 """
+
+__all__ = [
+    "amounts",
+    "events",
+    "fleet_controller",
+    "interfaces",
+    "kernel",
+    "late_nodes",
+    "membership",
+    "messages",
+    "node_lives",
+    "pool",
+    "seats",
+]

@@ -7,3 +7,5 @@ classes of pools (`pool`, `sync`), their opening and closing (`pool_life`), thei
 Public names: `pool.Pool`, `sync.SyncPool`, `integrations`.
 Open first: `pool.py`.
 """
+
+__all__ = ["integrations", "pool", "pool_options", "sync"]

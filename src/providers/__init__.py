@@ -6,3 +6,5 @@ provider is a folder, or a module like `ssh`. `cloud` is shared by all clouds, `
 Public names: `base`, `errors`, `registry`, `survey`, `ssh.SSH`, `shared`, `cloud`.
 Open first: `base.py`.
 """
+
+__all__ = ["base", "errors", "registry", "ssh", "survey"]

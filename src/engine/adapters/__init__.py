@@ -6,3 +6,5 @@ Public names: `keras_callback.RecordCallback`, `trainer_callback.RecordCallback`
 `loggable.LoggingHandler`.
 Open first: `loggable.py`.
 """
+
+__all__ = ["keras_callback", "lightning_logger", "loggable", "trainer_callback"]

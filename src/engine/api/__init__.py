@@ -7,3 +7,31 @@ Public names: `compute.compute`, `calls.Call`, `calls.gather`, `errors`, `image.
 `secrets.Secret`, `volume.Volume`, `settings.Settings`, `instance.InstanceInfo`, `checks.refuse`, `printable.plain`.
 Open first: `compute.py`.
 """
+
+__all__ = [
+    "accelerators",
+    "calls",
+    "chaos",
+    "checks",
+    "compute",
+    "errors",
+    "html",
+    "image",
+    "instance",
+    "language",
+    "misuse",
+    "pending_base",
+    "plugin",
+    "printable",
+    "quantities",
+    "refs",
+    "secrets",
+    "settings",
+    "signatures",
+    "sink",
+    "snapshot",
+    "task_options",
+    "task_stack",
+    "tracebacks",
+    "volume",
+]

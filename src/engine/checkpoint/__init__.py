@@ -6,3 +6,5 @@ memory of other nodes (`store`, `object_store`, `memory_saves`), in the backgrou
 Public names: `checkpoint.checkpoint`, `checkpoint.Checkpoint`, `store.checked_root`, `store.VARIABLE`.
 Open first: `checkpoint.py`, then `records.py` for the decisions.
 """
+
+__all__ = ["checkpoint", "store"]

@@ -7,3 +7,5 @@ and ui, `ssh` has ssh and exec. `pool_search` finds machines of other programs a
 Public names: `main.main`, `log.main` (the part that works on nodes).
 Open first: `main.py`.
 """
+
+__all__ = ["log", "main"]

@@ -7,3 +7,24 @@ Public names: `open_pool.OpenPool`, `job_intake.JobIntake`, `jobs.SubmittedJob`,
 `loop_thread.LoopThread`, `budget.Cost`, `adoption`, `provider_fallback`, `signals`.
 Open first: `job_intake.py`, then `open_pool.py`.
 """
+
+__all__ = [
+    "adoption",
+    "blocking_calls",
+    "budget",
+    "cleanup",
+    "file_transfer",
+    "grouping",
+    "job_failures",
+    "job_intake",
+    "jobs",
+    "loop_thread",
+    "mapping",
+    "observer",
+    "open_pool",
+    "opening",
+    "provider_fallback",
+    "running_tasks",
+    "signals",
+    "streaming",
+]

@@ -1,4 +1,4 @@
-"""Parts of a `SyncPool`: iterators whose steps run on the pool's event loop, and the end of a pool that is dropped.
+"""Pieces of a `SyncPool`: iterators whose steps run on the pool's event loop, and the end of a pool that is dropped.
 
 `Steps` runs the steps of an async iterator for a thread, `MapResults` iterates over the results of a map, and
 `end_dropped` ends a pool that its user does not close: the pool is garbage-collected, or the program ends.

@@ -5,3 +5,5 @@
 Public names: `files.find`, `files.pool_of`, `tables.pool_options`, `check.checked_pool`.
 Open first: `files.py`.
 """
+
+__all__ = ["check", "files", "tables"]

@@ -8,3 +8,5 @@ Public names: `install_plan.prepare`, `install_plan.Prepared`, `bootstrap.bootst
 `includes`.
 Open first: `install_plan.py`.
 """
+
+__all__ = ["bootstrap", "commands", "includes", "install_plan"]

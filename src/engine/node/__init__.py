@@ -8,3 +8,31 @@ Public names: `server.serve`, `forkserver.serve`, `template.Template`, `daemon.m
 `failure`.
 Open first: `server.py`, then `call.py`.
 """
+
+__all__ = [
+    "after_call",
+    "blobs",
+    "bridge",
+    "client_channels",
+    "context",
+    "environ",
+    "event_loop",
+    "exception_pickle",
+    "facts",
+    "failure",
+    "freeports",
+    "holdings",
+    "limits",
+    "log_sender",
+    "log_socket",
+    "notice_page",
+    "output",
+    "process",
+    "rank_signals",
+    "signal_requests",
+    "stack_text",
+    "stored_blobs",
+    "task_profile",
+    "worker_scheduler",
+    "worker_streams",
+]

@@ -8,3 +8,5 @@ Public names: `pool_objects.Objects`, `remaking.Remaking`, `node_objects.NodeObj
 `peer_transfers.PeerTransfers`, `blob_transfers.BlobTransfers`.
 Open first: `pool_objects.py`, then `node_objects.py`.
 """
+
+__all__ = ["blob_transfers", "content_keys", "node_objects", "peer_transfers", "pool_objects", "remaking"]

@@ -6,3 +6,5 @@ common parts of Dask and Ray, `pmi` serves MPI.
 Public names: `registry.plugins`, `rank_layout.Ranks`.
 Open first: `torch.py`, as an example of a plugin.
 """
+
+__all__ = ["rank_layout", "registry"]

@@ -8,3 +8,5 @@ Public names: `sinks.PoolSinks`, `surroundings.leaves_record`, `record_sink.reco
 `run_tables`.
 Open first: `sinks.py`, then `record_sink.py`.
 """
+
+__all__ = ["log_calls", "profiles", "record_sink", "run_tables", "sinks", "surroundings"]

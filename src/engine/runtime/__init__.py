@@ -8,3 +8,5 @@ Public names: `instance_info.instance_info`, `instance_info.shard`, `preemption.
 `trace_context`.
 Open first: `instance_info.py`.
 """
+
+__all__ = ["instance_info", "output_filter", "plugin_host", "preemption", "profile", "trace_context", "work_files"]

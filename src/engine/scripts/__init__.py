@@ -6,3 +6,5 @@ that owns a detached run (one that continues without the terminal).
 Public names: `run.planned`, `driver.detach`, `failures.exit_code`.
 Open first: `run.py`.
 """
+
+__all__ = ["driver", "failures", "run"]

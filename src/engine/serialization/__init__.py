@@ -8,3 +8,17 @@ Public names: `packer.Packer`, `task_payload.Payload`, `payload.Blob`, `client_s
 `frozen_items.FrozenItem`, `error_translation.error_of`, `function_pickling`, `program`, `stored_objects.StoredObject`.
 Open first: `packer.py`.
 """
+
+__all__ = [
+    "client_streams",
+    "error_notes",
+    "error_translation",
+    "frozen_items",
+    "function_pickling",
+    "packer",
+    "payload",
+    "program",
+    "stored_objects",
+    "task_payload",
+    "versions",
+]

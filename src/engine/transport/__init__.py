@@ -9,3 +9,18 @@ Public names: `connection.Connector`, `connection_settings.ConnectionSettings`, 
 `requirement_check.Wanted`.
 Open first: `connection.py`, then `link.py`.
 """
+
+__all__ = [
+    "connection",
+    "connection_settings",
+    "diagnostics",
+    "instance_views",
+    "link",
+    "memory_checkpoints",
+    "plugin_hosts",
+    "reachability",
+    "requirement_check",
+    "route",
+    "ssh",
+    "task_output",
+]

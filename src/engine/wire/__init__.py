@@ -8,3 +8,19 @@ Public names: `messages`, `codec`, `values`, `pickler`, `copies`, `script_module
 `random_streams`, `session.Session`.
 Open first: `messages.py`, then `session.py`.
 """
+
+__all__ = [
+    "codec",
+    "copies",
+    "importable",
+    "large_copy",
+    "log_records",
+    "messages",
+    "pickler",
+    "random_streams",
+    "ranges",
+    "script_modules",
+    "session",
+    "spawned_main",
+    "values",
+]

@@ -7,3 +7,5 @@ and errors.
 Public names: `provider.AWS`, `cloud.AWSSurveyor`.
 Open first: `launcher.py`.
 """
+
+__all__ = ["provider"]

@@ -8,3 +8,24 @@ Public names: `port`, `provider.CloudProvider`, `vendor.Vendor`, `http.HttpApi`,
 `account.AccountCloud`, `surveyor.CloudSurveyor`, `machine_start`, `labels`, `calls`.
 Open first: `port.py`, then `fleet.py`.
 """
+
+__all__ = [
+    "account",
+    "addresses",
+    "caching",
+    "calls",
+    "fleet",
+    "http",
+    "inventory",
+    "labels",
+    "machine_start",
+    "offers",
+    "port",
+    "provider",
+    "recorder",
+    "single_launch",
+    "small_labels",
+    "surveyor",
+    "teardown",
+    "vendor",
+]

@@ -6,3 +6,5 @@ and errors; `first_process.sh` enforces a container's lease.
 Public names: `provider.Containers`, `surveyor.ContainerSurveyor`.
 Open first: `cloud.py`.
 """
+
+__all__ = ["provider"]

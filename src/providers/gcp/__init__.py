@@ -6,3 +6,5 @@
 Public names: `provider.GCP`, `cloud.GCPSurveyor`.
 Open first: `launcher.py`.
 """
+
+__all__ = ["provider"]

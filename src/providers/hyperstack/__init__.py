@@ -6,3 +6,5 @@
 Public names: `provider.Hyperstack`, `cloud.HyperstackSurveyor`.
 Open first: `cloud.py`.
 """
+
+__all__ = ["provider"]

@@ -6,3 +6,5 @@
 Public names: `provider.Lambda`, `cloud.LambdaSurveyor`.
 Open first: `cloud.py`.
 """
+
+__all__ = ["provider"]

@@ -6,3 +6,5 @@ supervisor is killed. `fleet` and `client` run in the client; `ssh_server` imple
 Public names: `provider.Local`, `state.living_pools`.
 Open first: `machine_supervisor.py`.
 """
+
+__all__ = ["provider", "state"]

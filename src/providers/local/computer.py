@@ -1,4 +1,4 @@
-"""This computer as a source of nodes: its GPUs, their division among the nodes, and a check of a pool's request.
+"""The resources of this computer: its GPUs, their division among the nodes, and a check of a pool's request.
 
 Every local node sees the whole computer, except for the GPUs of other nodes.
 """

@@ -6,3 +6,5 @@
 Public names: `provider.RunPod`, `cloud.RunPodSurveyor`.
 Open first: `cloud.py`.
 """
+
+__all__ = ["provider"]

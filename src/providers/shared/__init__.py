@@ -9,3 +9,22 @@ Public names: `journal.Journal`, `pool_lock`, `resource_ownership`, `paths`, `op
 `sockets`, `inherited_files`, `local_command`, `ssh_config`, `ssh_stops`, `login_host`.
 Open first: `journal.py`.
 """
+
+__all__ = [
+    "inherited_files",
+    "journal",
+    "local_command",
+    "login_host",
+    "login_options",
+    "nvidia_smi",
+    "option_names",
+    "paths",
+    "pool_lock",
+    "resource_ownership",
+    "side_by_side",
+    "sockets",
+    "ssh_config",
+    "ssh_stops",
+    "threads",
+    "watching",
+]

@@ -7,3 +7,5 @@ I/O: `squeue`, `jobs`, `script`, `accounting`, `notation`.
 Public names: `provider.Slurm`, `surveyor.SlurmSurveyor`.
 Open first: `fleet.py`.
 """
+
+__all__ = ["provider"]

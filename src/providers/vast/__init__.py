@@ -6,3 +6,5 @@
 Public names: `provider.Vast`, `cloud.VastSurveyor`.
 Open first: `cloud.py`.
 """
+
+__all__ = ["provider"]

@@ -6,3 +6,5 @@ compares a run with faults to a run without, `report` draws the timeline, `pytes
 Public names: `options.Chaos`, `chaos.chaos`, `faults`, `report.Report`, `step.step`.
 Open first: `plan.py`.
 """
+
+__all__ = ["chaos", "check", "faults", "options", "report", "step"]

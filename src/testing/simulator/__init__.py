@@ -7,3 +7,5 @@ contains one check per promise.
 Public names: `play.play`, `scenario.Scenario`, `shrink.shrink`, `campaign`, `faults`.
 Open first: `play.py`.
 """
+
+__all__ = ["cloud", "draw", "faults", "kept_values", "machines", "play", "referee", "scenario", "shrink"]

@@ -6,3 +6,5 @@ root, `environment` provides files and packages, `executor` starts the node's da
 Public names: `main.main`, `protocol`.
 Open first: `main.py`.
 """
+
+__all__ = ["main", "protocol"]

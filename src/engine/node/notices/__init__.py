@@ -3,3 +3,5 @@
 Public names: `watcher.PreemptionWatcher`, `sources`.
 Open first: `watcher.py`, then `clouds.py` for the notices of AWS, Azure and Google Cloud.
 """
+
+__all__ = ["sources", "watcher"]

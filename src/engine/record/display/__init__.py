@@ -7,3 +7,5 @@ writes.
 Public names: `descriptions.describe`, `descriptions.pool_use`, `notebook.snapshot_page`.
 Open first: `plain.py`, then `pool_view.py`.
 """
+
+__all__ = ["descriptions", "live", "log", "notebook", "plain"]

@@ -7,3 +7,5 @@ script.
 Public names: `page.write_report`, `page.parts_of`, `contents.read_contents`, `timeline.timeline_of`, `charts.Chart`.
 Open first: `page.py`.
 """
+
+__all__ = ["charts", "contents", "markup", "overview", "page", "sections", "timeline"]

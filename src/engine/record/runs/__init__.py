@@ -7,3 +7,19 @@ Public names: `reader.Run`, `reader.runs_in`, `names.runs_folder`, `writer.RunWr
 `control.ask`, `nodes.nodes_now`, `description`, `status`, `logged`, `retention.remove`, `tensorboard`.
 Open first: `reader.py`, then `writer.py`.
 """
+
+__all__ = [
+    "control",
+    "description",
+    "files",
+    "lines",
+    "logged",
+    "metrics",
+    "names",
+    "nodes",
+    "reader",
+    "retention",
+    "status",
+    "tensorboard",
+    "writer",
+]

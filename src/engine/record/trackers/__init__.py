@@ -6,3 +6,5 @@ decides which points are sent. Each kind of tracker has a module.
 Public names: `base.Tracker`, `trackers.new_tracker`, `process.TrackerProcess`, `state_file.StateFile`.
 Open first: `base.py`, then `feed.py`.
 """
+
+__all__ = ["base", "feed", "process", "selection", "state_file", "trackers"]

@@ -6,3 +6,5 @@ run's folder), `live_charts` decides what a page receives (no I/O), `watching` s
 Public names: `server.serve`, `server.loopback_socket`, `server.private_socket`.
 Open first: `server.py`.
 """
+
+__all__ = ["server"]

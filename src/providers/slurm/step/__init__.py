@@ -6,3 +6,5 @@ and `last_step` cancels a job whose batch shell is gone.
 Public names: `programs.texts`.
 Open first: `step_server.py`.
 """
+
+__all__ = ["programs"]

@@ -3,3 +3,5 @@
 Public names: `cloud.EC2`, `behaviour.Behaviour`, `faults`.
 Open first: `cloud.py`.
 """
+
+__all__ = ["behaviour", "cloud", "faults"]

@@ -3,3 +3,5 @@
 Public names: `front.GCE`.
 Open first: `front.py`.
 """
+
+__all__ = ["front"]

@@ -3,3 +3,5 @@
 Public names: `front.LambdaCloud`.
 Open first: `front.py`.
 """
+
+__all__ = ["front"]

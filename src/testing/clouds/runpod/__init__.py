@@ -3,3 +3,5 @@
 Public names: `front.RunPodCloud`.
 Open first: `front.py`.
 """
+
+__all__ = ["front"]

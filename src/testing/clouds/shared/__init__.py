@@ -7,3 +7,18 @@ the costs.
 Public names: `front.CloudFront`, `machines.FrontMachine`, `hypervisor.Hypervisor`, `published.Published`, `checks`.
 Open first: `front.py`.
 """
+
+__all__ = [
+    "billing",
+    "checks",
+    "clock",
+    "connections",
+    "extract",
+    "faults",
+    "front",
+    "hypervisor",
+    "machines",
+    "published",
+    "schema",
+    "versions",
+]
