@@ -966,3 +966,4 @@ class Observe(Protocol):
 
     def wants(self, job: int) -> bool:
         """Return whether the observer wants the events of this job. Called only if ``tasks`` is true."""
+        ...

@@ -148,7 +148,7 @@ class Decorated(Callee, Generic[P]):
         return getattr(self.function, PLUGINS, ())
 
     @functools.cached_property
-    def streamed(self) -> dict[str, Streamed]:
+    def streamed(self) -> dict[str, Streamed]:  # pyright: ignore[reportIncompatibleMethodOverride]  # read, never set
         return streamed_parameters(self.function)
 
     if not TYPE_CHECKING:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -54,7 +54,7 @@ class PlayedIntake(JobIntake):
         self.sim, self.over = sim, over
         self.observer, self.loop = observer, sim.loop
         self.connector: Any = sim.connector
-        self.remaking = Remaking(self)
+        self.remaking = Remaking(cast("Any", self))  # the simulator's loop is not one of asyncio
         self.objects = PlayedObjects(lambda: self.packer, self._drop, self.remaking.recompute_lost)
         self._packer: Any = None
         self._ref: ActorRef[Any] | None = None
@@ -81,7 +81,7 @@ class PlayedJob(SubmittedJob[Any]):
     __slots__ = ("_again", "_sim", "job")
 
     def __init__(self, core: PlayedIntake, payload: Payload, options: Options, submitted: Job | None = None) -> None:
-        super().__init__(core, payload, options)
+        super().__init__(cast("Any", core), payload, options)
         self._sim, self._again = core.sim, submitted is None
         if submitted is not None:
             self.job, self.id = submitted, JobId(submitted.id)
