@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from outrider import Nodes, Pool, checkpoint, compute, instance_info, log_metrics, plugins, shard
-from outrider.testing import Chaos, Fault, Kill, KillDaemon, Preempt, Report
+from outrider.testing import Chaos, ChaosReport, Fault, Kill, KillDaemon, Preempt
 
 OUT = Path(__file__).parent / "out"
 EPOCHS, BATCH, EVERY = 20, 64, 20  # a checkpoint every 20 steps
@@ -72,7 +72,7 @@ def lost(log: Path) -> list[int]:
     return [int(before.max() - after.min()) + 1 for before, after in pairwise(generations)]
 
 
-async def run(data: Any, folder: Path, chaos: Chaos | None) -> tuple[float, list[int], Report | None]:
+async def run(data: Any, folder: Path, chaos: Chaos | None) -> tuple[float, list[int], ChaosReport | None]:
     """The accuracy, the steps that were lost, and what happened."""
     x, held_out, y, truth = data
     pool = Pool(nodes=Nodes(4, spare=1), plugins=[plugins.torch()], checkpoints=folder, chaos=chaos, console="plain")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..engine.api.chaos import ChaosReport
     from . import provider_contract as provider_contract
     from .clouds.aws import faults as aws_faults
     from .clouds.aws.behaviour import Behaviour
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 # The module of each public name, as in `outrider` itself. A name of `__all__` that is not in this table is the class of
 # a fault to inject.
 _HOMES = {
+    "engine.api.chaos": ("ChaosReport",),
     "testing.fault_injection.chaos": ("chaos",),
     "testing.fault_injection.check": ("Disturbance",),
     "testing.fault_injection.options": ("Chaos",),
@@ -90,6 +92,7 @@ __all__ = [
     "Behaviour",
     "Boot",
     "Chaos",
+    "ChaosReport",
     "CloudSpec",
     "Disturbance",
     "Fault",
