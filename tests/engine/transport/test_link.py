@@ -255,6 +255,17 @@ async def test_what_runs_beside_the_slots_ends_once_with_its_link_and_at_once_on
     assert ends.empty()
 
 
+async def test_end_of_an_internal_task_goes_to_its_callback_alone() -> None:
+    node, ends = Node(), asyncio.Queue[Finished | None]()
+    node.run(1)
+    internal = node.link.run_beside(Payload("files", b"digest", b"code", wire.Value(b"", None)), ends.put_nowait)
+    node.says(wire.Done(internal, SOME, 0), wire.Done(1, SOME, 0))
+    assert [report.attempt for report in await node.finished()] == [1]
+    ended = ends.get_nowait()
+    assert ended is not None
+    assert ended.attempt == internal
+
+
 def compared(node: Node) -> list[wire.Message]:
     """Return the comparisons that the node has been sent."""
     node.link.flush()
