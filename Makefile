@@ -12,7 +12,7 @@ PINNED := constraints.txt pyproject.toml
 TORCH  := torch==2.13.0
 JOBS   ?= 3# tests at a time: on two cores, for most of them wait
 BESIDE := --numprocesses $(JOBS) --dist worksteal
-ROOMS  := api client observe runtime serialization transport volumes wire# those of the engine that start no pool
+ROOMS  := api client objects record/display runtime serialization transport volumes wire# those of the engine that start no pool
 QUICK  := tests/actors tests/docs tests/project tests/typing $(ROOMS:%=tests/engine/%)
 LONGER := tests/engine/cli tests/docs/test_first_install.py# the matrix runs these too
 POOLS  := $(patsubst %,tests/engine/integration/test_%.py,evil_values exceptions map_callables methods plain_asyncio run sync) \
