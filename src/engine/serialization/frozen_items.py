@@ -13,7 +13,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..api.pending_base import Pickled
-from ..wire import pickler
+from ..wire import pickler, reducers
 from ..wire.values import INLINE_BYTES
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ItemPickler:
     def _plainly(self, item: object) -> bytes | None:
         with io.BytesIO() as file:
             plain = pickle.Pickler(file, 5, buffer_callback=self.is_small)
-            plain.dispatch_table = pickler.plain_table()
+            plain.dispatch_table = reducers.plain_table()
             try:
                 self._write(file, plain, item)
             except Exception:  # noqa: BLE001  lambdas, local classes: the other pickler tries them
@@ -188,7 +188,7 @@ class _Naming:
 class _PlainPickler(_Naming, pickle.Pickler):
     def __init__(self, file: io.BytesIO, named: list[Any], is_small: Callable[[pickle.PickleBuffer], bool]) -> None:
         super().__init__(file, 5, buffer_callback=is_small)
-        self.dispatch_table = pickler.plain_table()
+        self.dispatch_table = reducers.plain_table()
         self._named, self._numbers = named, {}
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "pickler",
     "random_streams",
     "ranges",
+    "reducers",
     "script_modules",
     "session",
     "spawned_main",

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from ...lazy_named_tuple import NamedTuple
-from . import pickler
+from . import pickler, reducers
 from .messages import Value
 
 INLINE_BYTES = 64 * 1024  # larger values are sent as blobs, not inside a frame
@@ -190,7 +190,7 @@ def _write(
 
 def _has_written_plainly(obj: object, file: Any, buffers: list[pickle.PickleBuffer]) -> bool:
     plain = pickle.Pickler(file, 5, buffer_callback=buffers.append)
-    plain.dispatch_table = pickler.plain_table()
+    plain.dispatch_table = reducers.plain_table()
     try:
         plain.dump(obj)
         if b"__main__" not in file.getvalue():
