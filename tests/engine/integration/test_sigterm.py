@@ -389,11 +389,11 @@ def test_none_is_left_before_all_are_closed(client: Begin) -> None:
     it = client(
         CLOSING
         + """
-    close = Pool._close
+    close = Pool._close_core
     async def closing(self, core, error):
         await close(self, core, error)
         say("left")
-    Pool._close = closing
+    Pool._close_core = closing
     async def one(provider, opened):
         async with pool(provider):
             opened.set()
