@@ -19,7 +19,8 @@ ROWS = {row[1]: (row[2] or row[3], row[4]) for row in ROW.finditer(PAGE)}
 
 def function_of(verb: str) -> Callable[..., object]:
     module, function = VERBS[verb]
-    return getattr(importlib.import_module(f"outrider.engine.cli.{module}"), function)
+    place = module if "." in module else f"outrider.engine.cli.{module}"
+    return getattr(importlib.import_module(place), function)
 
 
 def test_the_page_has_the_verbs_that_there_are() -> None:

@@ -25,7 +25,8 @@ def test_each_command_is_explained(
         main()
     assert ended.value.code == 0
     module, name = VERBS[verb]
-    function = getattr(importlib.import_module(f"outrider.engine.cli.{module}"), name)
+    place = module if "." in module else f"outrider.engine.cli.{module}"
+    function = getattr(importlib.import_module(place), name)
     summary = re.escape((inspect.getdoc(function) or "?").partition("\n")[0])
     assert re.search(rf"\b{last} +{summary}", capsys.readouterr().out)
 

@@ -21,6 +21,7 @@ import msgpack
 import pytest
 
 from outrider.engine.image import outrider_archive
+from outrider.engine.node import bridge
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
@@ -174,7 +175,7 @@ def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, t
 
 
 def test_an_old_python_is_told_apart() -> None:
-    source = (Path(outrider_archive.__file__).parent / "boot.py").read_text()
+    source = (Path(bridge.__file__).parent / "boot.py").read_text()
     for version_there, verb, least in (("(3, 9, 1)", "daemon", "3.11"), ("(3, 6, 9)", "install", "3.8")):
         old = source.replace("sys.version_info", version_there)
         code = f"__file__ = '/x'\n{old}"

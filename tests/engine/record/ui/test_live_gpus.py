@@ -28,7 +28,7 @@ PROGRAM = """
 import time
 from pathlib import Path
 from outrider import Local, Pool, compute, log_metrics
-from outrider.providers.local import devices
+from outrider.providers.local import computer
 
 @compute
 def train(end):
@@ -40,7 +40,7 @@ def train(end):
 
 if __name__ == "__main__":
     import sys
-    devices._driver_is_loaded = lambda: sys.argv[2] == "driver"
+    computer._driver_is_loaded = lambda: sys.argv[2] == "driver"
     with Pool(provider=Local(), nodes=2, run="train", sample_every=0.2, console="silent") as pool:
         train(sys.argv[1]) @ pool
 """
