@@ -1,6 +1,6 @@
 """The members of a pool: its nodes, its ready nodes in the order of ranks (the roster), and their free ports. Pure.
 
-`OfferedPorts` counts the free ports that one node offers; on the node, `engine.node.port_book` counts them.
+`OfferedPorts` counts the free ports that one node offers; on the node, `engine.node.freeports` counts them.
 """
 
 from __future__ import annotations

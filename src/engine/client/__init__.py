@@ -1,7 +1,10 @@
 """The open pool in the user's program: it takes jobs, sends them to the pool's actor, and hands out their results.
 
-`job_intake` takes calls, `jobs` waits for them, `open_pool` opens and closes the provider and the actors. Around them:
-verbs (`mapping`, `grouping`, `streaming`, `file_transfer`), limits (`budget`), signals and threads.
+`job_intake` packs a call, sends it as a job and cancels it; `jobs` waits for results. `open_pool` opens and closes the
+provider and the actors, `opening` has what that needs, and `cleanup` collects errors of the end. `mapping`, `grouping`,
+`streaming` and `file_transfer` are verbs, `running_tasks` asks nodes for stacks and profiles. `budget` ends a pool that
+costs too much or is idle. `loop_thread` is the event loop of a `SyncPool`, `blocking_calls` what waits for it.
+`observer` passes events to sinks, `job_failures` makes events of failed jobs, `traced_packer` adds spans of traces.
 
 Public names: `open_pool.OpenPool`, `job_intake.JobIntake`, `jobs.SubmittedJob`, `jobs.BroadcastJob`, `opening.Opening`,
 `loop_thread.LoopThread`, `budget.Cost`, `adoption`, `provider_fallback`, `signals`.
