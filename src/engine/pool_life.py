@@ -62,9 +62,10 @@ class State(Enum):
     OPENING  a core, once the provider     calls the opening off, and waits until    OPEN; CLOSING if it fails or is
              is being opened               nothing is left                           called off; NEW if there is no core
     OPEN     a core that takes calls       closes the pool                           CLOSING
-    CLOSING  a core, whose machines a      waits for that task                       ENDED
+    CLOSING  a core, whose machines a      waits until that task has ended           ENDED
              task is ending
-    ENDED    the core, for its record      does nothing                              none: a pool is opened once
+    ENDED    the core; its record (a       does nothing                              none: a pool is opened once
+             folder) can still be read
     =======  ============================  ========================================  ==================================
     """
 
@@ -82,7 +83,7 @@ NEXT = {
     State.CLOSING: {State.ENDED},
     State.ENDED: set[State](),
 }
-# why no call can run in a state; empty: calls can run, or wait for the opening
+# why no call can run in a state; empty: the core takes calls, as soon as its actor has begun
 UNUSABLE = {State.NEW: NOT_OPEN, State.OPENING: "", State.OPEN: "", State.CLOSING: ENDED, State.ENDED: ENDED}
 
 
@@ -104,7 +105,7 @@ class PoolLife(Runner):
         # done when the pool is closed, and nothing is known to be left of it
         self._closing: asyncio.Future[None] | None = None
         self._closing_task: asyncio.Task[None] | None = None  # closes the pool, while no caller waits for it
-        # the way in which the pool is opened
+        # how the pool is opened:
         # the opening that the statement `with` starts before an event loop exists
         self._begun_opening: Opening | None = None
         self._sync: Any = None  # the `SyncPool` that opens this pool
@@ -119,9 +120,9 @@ class PoolLife(Runner):
 
     def _become(self, state: State) -> None:
         assert state in NEXT[self._state], f"a pool that is {self._state.name} cannot become {state.name}"
-        self._state, self.unusable = state, UNUSABLE[state]
-        if not self.unusable and self._sync is not None:
-            self.unusable = OPEN_FOR_THREADS
+        self._state = state
+        # assigned once, as other threads read it
+        self.unusable = UNUSABLE[state] or (OPEN_FOR_THREADS if self._sync is not None else "")
 
     @property
     def _has_ended(self) -> bool:
@@ -377,7 +378,7 @@ class PoolLife(Runner):
             SpecError: The pool must not be opened here.
         """
         check_guard()
-        if self._core is not None:
+        if self._core is not None or self._state is not State.NEW:
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
 
     def __repr__(self) -> str:

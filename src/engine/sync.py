@@ -112,10 +112,10 @@ class SyncPool(Runner, SyncVerbs):
         return self
 
     def _open(self, thread: LoopThread) -> None:
+        self._opener = threading.get_ident()
+        opening = self._opening = threading.Event()  # before an interrupt's handler may call `close`
         with interrupts_held():
             self._hold = hold = ThreadHold()
-        self._opener = threading.get_ident()
-        opening = self._opening = threading.Event()
         thread.start()
         hold.interrupt()
         self._wait(self._pool.__aenter__)
