@@ -141,7 +141,11 @@ _APART = frozenset({LoneItem, Refused, FrozenItem})  # types of the items that m
 
 def by_task(items: Sequence[Any]) -> list[list[Any]]:
     """Split items into one list for each task. A large item gets a task of its own."""
-    if _APART.isdisjoint(map(type, items)):
+    try:
+        shared = _APART.isdisjoint(map(type, items))
+    except TypeError:  # a class of the user's whose metaclass cannot be hashed
+        shared = False
+    if shared and items:
         return [list(items)]
     tasks: list[list[Any]] = []
     joins = False  # True if the next item may be added to the last task

@@ -393,7 +393,6 @@ class OpenPool(JobIntake):
                 self.observer(event)
 
     def _requests(self) -> Mapping[str, Request]:
-
         return requests_to(self, self._stop_from_outside)
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:

@@ -29,6 +29,7 @@ _AT_THE_CLIENT = (
     "testing/clouds/*",
     "testing/simulator/*",
 )
+_AT_NODES = ("engine/cli/__init__.py", "engine/cli/log.py")  # for scripts of tasks: `python -m outrider log`
 _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 
@@ -72,7 +73,8 @@ def _sources(folder: Path, package: str) -> dict[str, bytes]:
     return {
         f"{package}/{name}": path.read_bytes()
         for name, path in paths.items()
-        if "__pycache__" not in path.parts and not any(fnmatch(name, each) for each in _AT_THE_CLIENT)
+        if "__pycache__" not in path.parts
+        and (name in _AT_NODES or not any(fnmatch(name, each) for each in _AT_THE_CLIENT))
     }
 
 

@@ -34,3 +34,15 @@ def test_large_items_are_alone(items: list[Any], tasks: list[list[Any]]) -> None
 
 def test_what_stands_for_an_item_is_shown_by_its_type() -> None:
     assert (repr(LONE), repr(REFUSED)) == ("<list>", "<list>")
+
+
+def test_items_whose_class_cannot_be_hashed_share_a_task() -> None:
+    class Kind(type):
+        def __eq__(cls, other: object) -> bool:  # noqa: PLW1641  without `__hash__`
+            return cls is other
+
+    class Item(metaclass=Kind):
+        pass
+
+    items = [Item(), Item()]
+    assert by_task(items) == [items]

@@ -174,6 +174,14 @@ def test_a_directory_that_is_not_its_own_any_more_is_left_alone(runtime: Path, t
     assert {path.name for path in node.iterdir()} - work == {"executor.sock", "lock"}
 
 
+def test_scripts_of_tasks_can_log(runtime: Path) -> None:
+    """Guides tell them to call `python -m outrider log`."""
+    path = f"import sys; sys.path[:0] = [{str(runtime)!r}, {str(runtime / 'pure')!r}]; sys.argv = ['', 'log', 'a=1']"
+    run = "import runpy; runpy.run_module('outrider', run_name='__main__')"
+    ended = subprocess.run([*BARE, "-c", f"{path}; {run}"], capture_output=True, text=True, check=False)
+    assert "OUTRIDER_LOG is not set" in ended.stderr  # there is no task here
+
+
 def test_an_old_python_is_told_apart() -> None:
     source = (Path(bridge.__file__).parent / "boot.py").read_text()
     for version_there, verb, least in (("(3, 9, 1)", "daemon", "3.11"), ("(3, 6, 9)", "install", "3.8")):
