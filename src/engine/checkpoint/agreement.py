@@ -46,7 +46,7 @@ class Participant:
     within_s: float  # how long to wait for other ranks, in seconds
 
     def check(self) -> None:
-        """Raise a CheckpointFenced if a world with a higher term has begun, which fences this one."""
+        """Raise a CheckpointFenced if newer processes (a world with a higher term) have taken over the checkpoints."""
         newest = max(term_numbers(self.store.names("terms")), default=0)
         if newest > self.term.number:
             try:
@@ -73,8 +73,9 @@ def this_world() -> tuple[World, int]:
 
 
 def participant_of(store: Store, run: str, world: World, rank: int, within_s: float) -> Participant:
-    """Return the participant for ``rank``, with the term of ``world``. Rank 0 creates the term; other ranks wait for
-    it.
+    """Return the participant for ``rank``, with the term (the number) of its ``world`` (the ranks that save together).
+
+    Rank 0 creates the term; other ranks wait for it.
 
     Raises:
         CheckpointFenced: A newer run has taken over the checkpoints of ``run``.
@@ -140,7 +141,7 @@ class Loaded(NamedTuple):
 
 
 class ResumeVote:
-    """The vote of a world's ranks on the checkpoint for the world's ``number``-th load.
+    """The vote of the ranks on the checkpoint that they load. ``number``: how many earlier loads succeeded.
 
     ``read`` returns this rank's state of a checkpoint, or raises `Damaged`.
     """
@@ -180,7 +181,7 @@ class ResumeVote:
         return None
 
     def _late(self, decided: list[CheckpointId]) -> Loaded | None:
-        """Load the newest checkpoint that this world has completed, or else the checkpoint that the vote chose."""
+        """Load the newest checkpoint that these ranks have completed, or else the checkpoint that their vote chose."""
         own = [at for at in complete(self._store.names()) if at.term == self._participant.term.number]
         return self._first([*own, *decided])
 

@@ -17,8 +17,9 @@ them, without I/O or clock. With ``every``, a rank has room for only one state t
 so the next save waits for that state. Thus at most one step whose `save` has returned is missing on some requested
 node.
 
-WAIT-1: a save waits for at most `WAIT_S`. After one save has waited that long, no later save of this generation waits:
-    a client that is suspended for an hour costs the training one wait, and ranks wait for each other once.
+WAIT-1: a save waits for at most `WAIT_S`. After one save has waited that long, no later save of this generation (one
+    run of a broadcast on a fixed set of nodes) waits: a client that is suspended for an hour costs the training one
+    wait, and ranks wait for each other once.
 """
 
 from __future__ import annotations
@@ -188,12 +189,12 @@ class MemorySaves:
         # (blob name, size in bytes, step) of the state that this rank resumed from
         self._resumed_from: tuple[str, int, int] | None = None
         self._newest: tuple[Slot, int, int] | None = None  # (slot, bytes, step) of the newest state
-        # step -> number of repeated steps (`_again`) when this step's save to the storage began
+        # step -> value of `_again` (how often this rank repeated a step) when the step's save to the storage began
         self._storing: Counter[int] = Counter()
         self._off = False
 
     def load(self, into: object) -> Loaded | None:
-        """Return the state from which all ranks of this generation resume; None: no such state is in memory.
+        """Return the state from which this rank resumes together with all others; None: no such state is in memory.
 
         Raises:
             CheckpointError: The saved state is sharded differently from ``into``.
@@ -287,8 +288,7 @@ class MemorySaves:
             warnings.warn(warning, RuntimeWarning, stacklevel=5)
 
     def newest(self) -> tuple[int, KeptSnapshot] | None:
-        """Return (step, state) that this rank kept last, or resumed from; None: no state that all ranks are sure to
-        have.
+        """Return (step, state) that this rank kept last, or resumed from; None if other ranks may not have it.
 
         If saves never wait (no ``every``), each rank skips steps on its own, so the ranks' newest states may differ.
         """
@@ -310,8 +310,9 @@ class MemorySaves:
         self._storing[step] = self._again
 
     def stored(self, step: int) -> None:
-        """Report to the node that a checkpoint is complete in the storage: it need not keep older states for later
-        generations.
+        """Report to the node that a checkpoint is complete in the storage.
+
+        Then the node need not keep older states, from which a restarted training would resume.
         """
         if self._node.here:
             with suppress(OSError):

@@ -49,7 +49,10 @@ class Damaged(Exception):
 
 
 class CheckpointId(NamedTuple):
-    """The identity of one checkpoint. Of two, the greater is newer: the world's number decides, then the step."""
+    """The identity of one checkpoint. Of two identities, the greater is the newer: terms decide, then steps.
+
+    ``term``: the number of the group of processes that saved the checkpoint; a later group has a higher number.
+    """
 
     term: int
     step: int
@@ -122,7 +125,7 @@ class World(Record):
 
 @dataclass(frozen=True, slots=True)
 class Term(World):
-    """The numbered term of a world: it fences all worlds with a lower number, as in Raft."""
+    """The number of a world (processes that save together): worlds with lower numbers may not save, as in Raft."""
 
     number: int = field(kw_only=True)
 
@@ -132,7 +135,7 @@ class Term(World):
 
     @classmethod
     def unknown(cls, number: int) -> Term:
-        """Return a stand-in for a term whose file is damaged. It equals no world's term; the next term fences it."""
+        """Return a term in place of one whose file is damaged: it equals no real term, and any later term ends it."""
         return cls("", 0, 0, 0, 0, "damaged", number=number)
 
     @property
@@ -181,9 +184,10 @@ class ByteRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part(Record):
-    """A file of one rank in a checkpoint: the places of the data that it wrote, and in number 0 also its entries.
+    """A file of one rank in a checkpoint: the places of the data that the rank wrote.
 
-    A rank writes part 0, and perhaps part 1 with data that no rank wrote before.
+    Each rank writes part 0, which also lists the entries of its state. It may then write part 1, with data that no rank
+    wrote before.
     """
 
     rank: int
@@ -232,8 +236,9 @@ def complete(keys: Iterable[str]) -> list[CheckpointId]:
 def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | None:
     """Decide which term owns the run's storage when a rank of ``world`` starts.
 
-    Of two worlds of one broadcast (or task), the later generation (or attempt) owns it, whichever starts first. Of
-    worlds of different broadcasts, the last to start owns it, as nothing else orders them.
+    A world is a group of processes that save together; a term is its number. Of two worlds of one broadcast (or task),
+    the later generation (or attempt) owns the storage, whichever starts first. Of worlds of different broadcasts, the
+    last to start owns it, as nothing else orders them.
 
     Args:
         world: The world that starts.
@@ -241,8 +246,8 @@ def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | None:
         terms: The existing terms.
 
     Returns:
-        A term of another world: it has fenced ``world``. A term of ``world``: if it is not among ``terms`` (only on
-        rank 0), rank 0 must create it. None: rank 0 has not created the term yet.
+        A term of another world: it owns the storage, and ``world`` may not save. A term of ``world``: if it is not
+        among ``terms`` (only on rank 0), rank 0 must create it. None: rank 0 has not created the term yet.
     """
     newest_first = sorted(terms, key=lambda term: term.number, reverse=True)
     for term in newest_first:
@@ -273,7 +278,7 @@ def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
 
 
 def first_parts(parts: Iterable[Part]) -> dict[int, Part]:
-    """Return, by rank, the parts number 0, which hold the ranks' entries."""
+    """Return rank -> its part 0, which lists the entries of the rank's state."""
     return {part.rank: part for part in parts if part.number == 0}
 
 

@@ -113,7 +113,7 @@ class Slot(CopyMemory):
             self._copied(at)
 
     def _copied(self, end: int) -> None:
-        """Extend the digest of the slot to offset ``end``, unless much content before ``end`` is missing in it.
+        """Extend the digest of the slot to offset ``end``, unless the digest lacks much content before ``end``.
 
         In that case, the thread that hands the state to the node computes the digest.
         """

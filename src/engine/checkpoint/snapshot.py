@@ -176,7 +176,9 @@ def _explained(state: object, error: Exception) -> Exception:
 
 
 def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> Any:
-    """Return the state with which rank ``rank`` of this world resumes: the state that rank ``rank % world_size`` saved.
+    """Return the state with which rank ``rank`` resumes: the state that rank ``rank`` modulo ``world_size`` saved.
+
+    ``world_size``: the number of ranks that saved the checkpoint.
 
     Raises:
         Damaged: a part is missing, or does not match its digest.

@@ -40,8 +40,9 @@ class MemoryOf(Protocol):
 def add_tensor(
     source: Any, path: list[str | int] | None, snapshot: EntriesOf, memory: MemoryOf
 ) -> tuple[Any, ...] | None:  # the persistent id for the pickle
-    """Add a tensor to a snapshot, outside of its pickle. None: put it into the pickle, as for sparse tensors and
-    subclasses.
+    """Add a tensor to a snapshot, outside of the pickle, and return its persistent id.
+
+    Return None for a tensor that must be put into the pickle, such as a sparse tensor or one of a subclass.
     """
     if (again := _added_again(source, path, snapshot, memory)) is not None:
         return again
@@ -78,9 +79,10 @@ def add_tensor(
 def _added_again(
     source: Any, path: list[str | int] | None, snapshot: EntriesOf, memory: MemoryOf
 ) -> tuple[Any, ...] | None:
-    """Add a tensor with the facts about the tensor at the same place in the previous snapshot.
+    """Add a tensor to a snapshot by the recorded facts about the tensor at the same place in the previous snapshot.
 
-    None: these facts do not fit. Usually they fit, as each save of a training has the same tensors.
+    Return its persistent id; None if the tensor differs from that tensor. Usually it does not, as each save of a
+    training has the same tensors.
     """
     index = len(snapshot.entries)
     known = memory.known.get(index)

@@ -34,7 +34,7 @@ _lent: dict[str, int] = {}  # name -> descriptor of the blob of an object or sha
 _sizes: dict[str, Sequence[int] | None] = {}  # name -> sizes of the pickle's parts in the blob of this name, if known
 _shared: dict[str, mmap.mmap] = {}  # name -> the mapping of a shared value, common to all tasks of this process
 _close = os.close
-_lending = threading.Lock()  # guards the three dictionaries: a thread worker runs several tasks at once
+_lending = threading.Lock()  # guards `_lent`, `_sizes` and `_shared`: several threads may run tasks
 
 
 def write(parts: Sequence[bytes | memoryview]) -> int:
@@ -111,7 +111,10 @@ def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[i
 
 
 def adopt_shared(name: str, fds: list[int], sizes: Sequence[int] | None = None) -> None:
-    """Take the first descriptor of ``fds`` for the blob ``name``; ``sizes`` None keeps the sizes of an earlier copy."""
+    """Remove the first descriptor from ``fds``, and use it from now on for the blob ``name``.
+
+    ``sizes``: sizes of the parts of the blob's pickle; None: unknown, so the sizes that are already recorded stay.
+    """
     with _lending:
         before = _lent.get(name)
         _lent[name] = fds.pop(0)
@@ -133,7 +136,7 @@ def drop_shared(names: Iterable[str]) -> None:
 
 
 def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
-    """Return the shared value of this name, as which `engine.serialization.payload.Shared` is unpickled.
+    """Return the shared value of this name. (Unpickling an `engine.serialization.payload.Shared` calls this function.)
 
     Raises:
         LookupError: this process did not receive the value.
@@ -247,7 +250,9 @@ class BlobStore:
         self._fds[name] = fd
 
     def add_result(self, fd: int) -> str:
-        """Add a worker's blob under a new name, and return the name: on the client's own machine, a path to open.
+        """Add a worker's blob under a new name, and return the name.
+
+        If the client runs on this machine, the name is a path that the client can open.
 
         Raises:
             OSError: this process has too few descriptors left to keep the blob. The descriptor is closed.
@@ -272,7 +277,7 @@ class BlobStore:
         return name
 
     def mark_safe(self, names: Iterable[str]) -> None:
-        """Mark these checkpoint blobs as `SAFE`: the blobs of all ranks for this version have been copied."""
+        """Mark these checkpoint blobs as `SAFE`: enough nodes have copies of this checkpoint's blobs of all ranks."""
         for name in self._slots.intersection(names):
             os.pwrite(self._fds[name], SAFE, 1)
 

@@ -64,7 +64,7 @@ class Caller:
             except Exception as error:
                 self.modes.note(
                     is_first_call=is_first_call, in_sessions=task.has_sessions
-                )  # so that settings changed by a failed setup stay
+                )  # record the settings now, so that `restore` does not undo changes by a failed ``setup=``
                 raise context.LoadError from error
             task.loading = False
             self.modes.note(is_first_call=is_first_call, in_sessions=task.has_sessions)

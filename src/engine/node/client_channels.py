@@ -236,7 +236,7 @@ class NewChannel(ByteStream):
 
 
 class BlobIn(ByteStream):
-    """A connection on which a client sends a blob, or the missing end of a blob.
+    """A connection on which a client sends a blob, or only the bytes at its end that this node lacks.
 
     When the blob is complete, it is added to the store, and the client receives `Have`.
     """

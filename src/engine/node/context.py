@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .worker_streams import Streams
 
     class Profiling(Protocol):
-        """The profiles of this process: a `profiling.Profiling`."""
+        """The interface of `profiling.Profiling`, which makes the profiles of this process's tasks."""
 
         def begin(self, request: ProfileRequest, task: TaskContext, thread: int) -> Any: ...
 
@@ -63,8 +63,8 @@ class TaskContext:
         self.loading = loading  # whether the worker is unpickling the function or its arguments, which imports modules
         self.closing: list[Callable[[bool], None]] = []  # callbacks for `close`; the argument: has the task failed?
         self.has_sessions = False  # whether a plugin has changed settings of the process that it restores at the end
-        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # `after_call.keeping`, in a rank
-        self.raised_ns = 0  # `perf_counter_ns` when the function raised; 0: not raised, or no cleanup after it
+        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # in a rank: `after_call.keeping`
+        self.raised_ns = 0  # when the function raised, if cleanup followed (by `perf_counter_ns`); else 0
 
     def close(self, *, failed: bool) -> None:
         """Run the ``closing`` callbacks after the function's end. They may take long; their errors fail the task."""

@@ -26,7 +26,7 @@ RANK_VARIABLES = (
 # its variables. Variables about a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) are
 # not in the expression: tasks keep them.
 OTHER_LAUNCHERS = re.compile(
-    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed (for its store), Lightning
+    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # read by Lightning, and by torch's store
     r"|PET_.*"  # set by Kubeflow; `torchrun` takes its defaults from them
     r"|CROSS_(RANK|SIZE)|LOCAL_SIZE"  # set by DeepSpeed's launcher
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NNODES|NTASKS_PER_.*|TASKS_PER_NODE)"  # Lightning, JAX
@@ -34,12 +34,12 @@ OTHER_LAUNCHERS = re.compile(
     r"|OMPI_(COMM_WORLD_.*|UNIVERSE_SIZE|APP_CTX_.*|NUM_APP_CTX|FIRST_RANKS|ARGV|COMMAND|FILE_LOCATION)"  # Accelerate
     r"|OMPI_MCA_(ess|ess_base_.*|pmix|orte_(hnp_uri|local_daemon_uri|jobid|num_nodes|app_num|launch|ess_.*))"  # JAX
     r"|PMI_.*|PMI2_.*|PMIX_(?!MCA_).*|PRTE_LAUNCHED"  # the launcher's socket, read by MPICH, Intel MPI, Open MPI
-    r"|MPI_LOCAL(RANKID|NRANKS)|MV2_COMM_WORLD_.*"  # Accelerate
+    r"|MPI_LOCAL(RANKID|NRANKS)|MV2_COMM_WORLD_.*"  # read by Accelerate
     r"|PALS_(RANKID|LOCAL_RANKID|NODEID|APID|.*_SIZE)"
-    r"|JSM_.*|LSB_DJOB_RANKFILE"  # Lightning, on LSF clusters
+    r"|JSM_.*|LSB_DJOB_RANKFILE"  # read by Lightning, on LSF clusters
     r"|FLUX_TASK_(RANK|LOCAL_ID)|FLUX_JOB_(SIZE|NNODES)"
     r"|HOROVOD_(RANK|SIZE|LOCAL_.*|CROSS_.*|HOSTNAME|CONTROLLER|CPU_OPERATIONS|GLOO_.*)"
-    r"|TF_CONFIG"  # TensorFlow, Keras
+    r"|TF_CONFIG"  # read by TensorFlow and Keras
 )
 
 

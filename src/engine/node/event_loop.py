@@ -103,7 +103,10 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel asyncio tasks and wait until they have ended. The loop's exception handler logs other errors of theirs."""
+    """Cancel asyncio tasks and wait until they have ended.
+
+    If a task ends with another error than the cancellation, the loop's exception handler logs the error.
+    """
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -198,7 +198,8 @@ def _reduced(
     kind = type(error)
     reduced: Any = _interpreters(kind).__reduce__(error)
     _, args, *more = reduced
-    # kept separate: where cloudpickle copies the class, the copy has no slots, and these become ordinary attributes
+    # The values of slots are stored separately from other attributes. If cloudpickle copies the error's class, the copy
+    # has no slots, and the values become ordinary attributes.
     others = _slots(error)
     attributes = {name: value for name, value in vars(error).items() if name not in others}
     for name, value in dict(*filter(None, more)).items():

@@ -140,11 +140,11 @@ class ForkServer:
     def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
         process.close_all_but({0, 1, 2, control.fileno(), *keep})
         with suppress(PermissionError):  # PermissionError: this process already leads a process group
-            os.setsid()  # a kill of the executor server's process group must not hit this process: it ends the workers
+            os.setsid()  # this process must survive a kill of the executor server's group, to end the workers
         process.adopt_orphans()
         self._pid = os.getpid()
         self._old_limits = limits.raise_descriptors()
-        self._setup_error = ""  # why the SETUP request arrived without its descriptor; forks then fail with it
+        self._setup_error = ""  # if the SETUP request lost its descriptor: the error with which every fork fails
         self._control = control
         self._setup: dict[str, Any] = {}
         self._settled = False
@@ -330,7 +330,7 @@ class ForkServer:
             os.environ.update({**allotment.defaults, **os.environ, **allotment.settings})
             logged = LogEnd(log[0]) if log else None
             if logged is None:
-                os.environ.pop(VARIABLE, None)  # another pool's, if this pool's client runs in a task of that pool
+                os.environ.pop(VARIABLE, None)  # may be inherited: the client may itself run in a task of a pool
             else:
                 os.environ[VARIABLE] = logged.path
             folder = Path(self._setup["cwd"])

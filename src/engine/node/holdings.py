@@ -15,7 +15,7 @@ from ...lazy_named_tuple import NamedTuple
 from ..wire.messages import Hold
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-OWN = "OUTRIDER_OWN_DEVICES"  # has the value of VISIBLE, only in tasks with their own GPUs
+OWN = "OUTRIDER_OWN_DEVICES"  # set only in tasks with their own GPUs, to the value of CUDA_VISIBLE_DEVICES
 THREADS: tuple[str, ...] = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 

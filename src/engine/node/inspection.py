@@ -253,7 +253,7 @@ class ProcessHandle:
             self._fd = os.pidfd_open(self.pid)
         except (AttributeError, OSError) as error:
             if isinstance(error, ProcessLookupError):
-                raise  # any other error: the kernel is older than Linux 5.3
+                raise  # the process has ended; all other errors mean a kernel without pidfd (before Linux 5.3)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -328,7 +328,9 @@ class _Seen(NamedTuple):
 
 
 def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
-    """Return how strongly a check without output shows that a thread runs no Python: weights that add up to 1 prove it.
+    """Return the weight of one check in which a thread wrote no stacks after the signal.
+
+    When the weights of a thread's checks add up to 1, the thread is assumed to run no Python.
 
     Args:
         ran_s: processor time of the thread since the last check.

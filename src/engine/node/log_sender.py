@@ -12,7 +12,7 @@ from ..wire.log_records import BATCH, NONE, Packed, packed
 from ..wire.messages import Logged, Message
 
 EVERY_S = 0.25
-FULL = 2000  # so many waiting records are sent at once
+FULL = 2000  # when so many records wait, they are sent without further delay
 MOST = 200_000  # maximum number of records that wait while the node reads slowly; further records are dropped
 
 

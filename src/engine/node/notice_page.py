@@ -23,7 +23,7 @@ _CELL = struct.Struct("<qqqq")  # attempt, job, generation of the job, number of
 CELLS = 1536  # enough for all slots and the ranks of a broadcast; a task uses the cell of its worker
 _CELLS_AT = _HEADER.size + _TEXT_BYTES
 _SIZE_BYTES = _CELLS_AT + CELLS * _CELL.size
-KEPT = 64  # maximum number of `World`s on the page; the oldest are dropped
+KEPT = 64  # maximum number of broadcasts with an entry (a `World`) on the page; the oldest entries are dropped
 
 
 class PostedNotice(NamedTuple):
@@ -40,13 +40,13 @@ class World(NamedTuple):
     """The client's notice and stop decision for a generation (one run of a broadcast) with ranks on this node."""
 
     generation: int
-    notice: PostedNotice | None  # of all nodes of the generation, the one with the earliest end
-    stop_at: int | None  # number of the stop check at which all its ranks stop; None: not decided
+    notice: PostedNotice | None  # the notice about the machine that ends first, of all machines of the broadcast
+    stop_at: int | None  # number of the stop check at which all ranks stop; None: not decided
 
 
 class PageText(NamedTuple):
     own: PostedNotice | None = None
-    # job -> its `World`; to change it, make a new dictionary
+    # job (a broadcast) -> its notice and stop decision; to change an entry, make a new dictionary
     worlds: dict[int, World] = {}  # noqa: RUF012 (replaced as a whole, never changed)
 
 
@@ -67,7 +67,7 @@ class NoticePage:
         self._written = 0
 
     def post(self, text: PageText) -> None:
-        """Replace the page's text; of its worlds, keep the latest `KEPT`."""
+        """Replace the page's text. If it has entries of more than `KEPT` broadcasts, drop the oldest ones."""
         kept = dict(list(text.worlds.items())[-KEPT:])
         data = cast("bytes", msgpack.packb([text.own, kept]))
         assert len(data) <= _TEXT_BYTES, "notices are short: see `Pending.record`"

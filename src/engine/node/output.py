@@ -1,4 +1,4 @@
-"""Output of tasks: in the worker, streams that detect it; in the executor server, its split into lines, and buffers."""
+"""Output of tasks: streams that detect output (in a worker); its division into lines, and a queue (in the executor)."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Backlog:
         self._added = 0
         self._entries: dict[int, Message | bytes] = {}
         self._outputs: OrderedDict[int, Output] = OrderedDict()  # those `_entries` that are `Output` messages
-        self._records: OrderedDict[int, Logged] = OrderedDict()  # those that are `Logged` messages without a blob
+        self._records: OrderedDict[int, Logged] = OrderedDict()  # those `_entries` that are `Logged`, without a blob
         self._bytes = self._records_bytes = 0
         self._lost: dict[tuple[int, int], int] = {}  # (attempt, stream) -> number of dropped bytes
         self._lost_records: dict[int, int] = {}  # attempt -> number of dropped records

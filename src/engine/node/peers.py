@@ -180,7 +180,7 @@ class PeerConnections:
             try:
                 await self._bring_over(kept, place, ticket, arrival, take)
             except Broken:
-                if not kept.closed or arrival.have_bytes != before:  # not just an idle connection that was closed
+                if not kept.closed or arrival.have_bytes != before:  # else the peer had just closed an idle connection
                     raise
             else:
                 return
@@ -309,7 +309,7 @@ class Peers:
         self._client_side: ssl.SSLContext | None = None
         self._listening: asyncio.Task[None] | None = None
         self._port: asyncio.Future[int] | None = None
-        self._last_port = 0  # reused: other nodes look up an idle connection by address and port
+        self._last_port = 0  # listen on the same port again: other nodes keep idle connections by address and port
         self._tickets: dict[str, tuple[str, int]] = {}  # ticket -> (name of its blob, size)
         self._served: dict[str, set[asyncio.Task[None]]] = {}  # ticket -> asyncio tasks that send its blob
         self._pulling: dict[str, asyncio.Task[None]] = {}

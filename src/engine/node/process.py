@@ -125,7 +125,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
         started = descendants(process.pid)
         kill_tree(process.pid)
         process.wait()
-        for pid in started:  # in this order: once a parent is reaped, its children are this process's children
+        for pid in started:  # parents first: when a parent has ended, its children become this process's children
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 

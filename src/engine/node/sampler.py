@@ -329,7 +329,7 @@ class Machine:
         self._cpus = os.sched_getaffinity(0)
         self._memory_group, self._memory_limit = _tightest(_groups(proc, groups), "memory.max", group_limit)
         self._cpu_group, self._quota = _tightest(_groups(proc, groups), "cpu.max", group_cpus)
-        self._names: frozenset[str] = frozenset()  # all network interfaces, when `_counted` was computed
+        self._names: frozenset[str] = frozenset()  # all network interfaces that existed when `_counted` was computed
         self._counted: frozenset[str] = frozenset()
 
     def read(self) -> Readings:
@@ -396,7 +396,7 @@ def _tightest(groups: list[Path], name: str, limit: Callable[[str], float | None
     for group in groups:
         try:
             value = limit((group / name).read_text())
-        except (OSError, ValueError):  # this group has no such file, as the root group
+        except (OSError, ValueError):  # this group has no such file: the root group never has one
             continue
         if value is not None:
             limits.append((value, group))

@@ -154,7 +154,7 @@ class ExecutorServer:
             before = self._control
             self.lost(before)
             before.transport.abort()
-        self._session.resume(hello.received if resumed else 0)  # 0: the count of a former executor is invalid
+        self._session.resume(hello.received if resumed else 0)  # 0: an earlier executor's frames do not count
         self._control = control = ControlChannel(self, transport)
         transport.set_protocol(control)
         self._session_name = hello.session
@@ -247,7 +247,7 @@ class ExecutorServer:
             case wire.PortsTaken():
                 self._ports.compare(message)
             case wire.Ping(sent_ms):
-                self._workers.act()  # report ended attempts before the digest of the attempts that run
+                self._workers.act()  # send the reports of ended attempts before the `Pong`
                 attempts = attempt_digest(self._workers.scheduler.attempts())
                 self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000, self._session.sent, attempts))
                 self._workers.look_at_kills()

@@ -110,7 +110,7 @@ def _at(place: int) -> int:
     return _HEAD.size + place * _NOTE.size
 
 
-PROFILE_SIGNAL = signal.SIGRTMIN + 12  # next to the signal of `stack_file`, for the same reasons
+PROFILE_SIGNAL = signal.SIGRTMIN + 12  # a real-time signal that no known software uses, as `STACK_SIGNAL`
 
 
 class ProfileRequest(NamedTuple):

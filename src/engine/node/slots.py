@@ -41,9 +41,9 @@ class Slot:
     warm: Worker | None = None
     worker: Worker | None = None  # the warm worker, or a fresh worker that runs in its place
     pipe: deque[Attempt] = field(default_factory=deque)  # attempts sent to the worker, not answered; the first runs
-    since: float = 0.0  # when an attempt last began or ended here
+    since: float = 0.0  # when an attempt last began or ended in this slot
     stuck: bool = False  # waiting attempts were taken back, and no result has arrived since then
-    leaves_by: float | None = None  # when the fresh worker, which has answered, must have ended
+    leaves_by: float | None = None  # time limit for the end of a fresh worker that has answered
     extra: bool = False  # an extra slot, created for a rank when no slot was free; only ranks run in it
     beside: bool = False  # an extra slot for attempts with the flag BESIDE; has no warm worker, never counts as free
 
@@ -191,5 +191,5 @@ class SlotTable:
         self.free_extra = [slot for slot in free if slot.extra]
 
     def served_by(self, worker: Worker) -> list[Slot]:
-        """Return the worker's slots, including a slot in which a fresh worker runs one attempt in its place."""
+        """Return the slots of this worker, including a slot in which a fresh worker replaces it for one attempt."""
         return [slot for slot in self.slots if worker in (slot.worker, slot.warm)]

@@ -49,7 +49,7 @@ class Thread:
 
 
 def of_one(number: int, dump: str) -> list[Thread]:
-    """Return a list with the thread whose dump this is, as `parsed` does; [] if the thread runs no Python."""
+    """Convert the dump of a single thread to a list with this thread; [] if the thread runs no Python."""
     frames = [line for line in dump.splitlines() if re.match(_FRAME, line) or line == "  ..."]
     return [Thread(number, tuple(frames))] if frames else []
 

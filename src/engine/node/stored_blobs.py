@@ -92,7 +92,10 @@ class NamedBlobs:
         return message._replace(blob=name)
 
     def _slot(self, message: Kept, fds: list[int] | None) -> Kept:
-        """Add a rank's checkpoint to the store, and its name to the message: if it is lost, `LOST` and the reason."""
+        """Add a rank's checkpoint to the store, and return the message with the name of the checkpoint's blob.
+
+        If the blob is lost, the name is replaced by `LOST` and the reason.
+        """
         fd, *others = fds or (-1,)
         for other in others:
             os.close(other)
@@ -195,7 +198,7 @@ def copied_to_disk(source: int, folder: Path) -> int:
 
 
 HEAD_BYTES = 64  # number of bytes at the beginning of a part that are not verified
-BLOCK_BYTES = 1 << 18  # size of a block, of which the digest contains the sum
+BLOCK_BYTES = 1 << 18  # the digest of a part is computed from the sums of its blocks of this size
 WORD_BYTES = 8
 _AT_ONCE_BYTES = 1 << 15
 _PAIRS = _AT_ONCE_BYTES // WORD_BYTES // 2

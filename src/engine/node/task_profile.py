@@ -94,7 +94,7 @@ def _function_name(code: CodeType) -> str:
 
 
 class BegunTorch(NamedTuple):
-    """The result of `begin`: torch's profiler, None if it did not begin; and why, "" if torch is just not imported."""
+    """The result of `begin_torch`: torch's profiler or None, and the reason for None ("": torch is not imported)."""
 
     profiler: Any
     problem: str
@@ -347,7 +347,7 @@ class Steps:
             self.skipped = True
 
     def begin(self, kind: str, at_ns: int) -> None:
-        """Forget the earlier ends; the first step of the profile begins at ``at_ns``."""
+        """Forget the recorded ends of steps; the first step of the profile begins at ``at_ns``."""
         self._ends = {kind: [at_ns]}
 
 

@@ -80,7 +80,9 @@ class Template:
         self.ready = True
 
     def fork(self, order: object, fds: Sequence[int]) -> int:
-        """Let the template fork a child, which calls ``become``; return its pid. It is a child of this process soon.
+        """Let the template fork a child, which calls ``become``; return the child's pid.
+
+        The child becomes a child of this process shortly afterwards.
 
         Raises:
             BrokenPipeError: the template has ended, or does not answer: call `close`.
@@ -147,8 +149,8 @@ class _Server:
             between = os.fork()
             if between == 0:
                 self._fork_again(msgpack.unpackb(data), fds)
-            # the process between the forks was killed, and may not have answered: the parent could mistake the answer
-            # to the next request for this one's
+            # The process between the forks was killed, perhaps before it answered this request. Then the parent could
+            # take the answer to the next request for the answer to this one.
             if os.waitpid(between, 0)[1]:
                 return False
         except OSError as error:
@@ -160,8 +162,8 @@ class _Server:
     def _fork_again(self, order: Any, fds: list[int]) -> NoReturn:
         """Fork the child, in the process between the two forks.
 
-        This process sends the child's pid, because no other process knows it. The child's process group must exist
-        before.
+        This process sends the child's pid, because no other process knows it. Before that, it creates the child's
+        process group.
         """
         between = os.getpid()
         try:

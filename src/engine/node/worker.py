@@ -191,7 +191,7 @@ class WorkerProcess:
         Args:
             pipe: the worker's end of the pipe to the executor server.
             index: index of the worker's slot; `instance_info` shows it.
-            setup: the content of the SETUP request (`fork_orders`).
+            setup: the content of the request `pipe.ORDER_SETUP`.
             outputs: descriptor 1 or 2 -> a duplicate, to restore it when a task has closed it.
             alone: whether the process runs one task at a time.
         """
@@ -243,7 +243,7 @@ class WorkerProcess:
                 self._handle_other(message, fds)
 
     def _handle_other(self, _message: Message, fds: list[int]) -> None:
-        for fd in fds:  # a stream's message whose task has ended: its descriptors are not needed
+        for fd in fds:  # the message is for a stream of an ended task: close its descriptors
             os.close(fd)
 
     def _run(self, run: Run, fds: list[int]) -> None:
@@ -304,7 +304,7 @@ class Worker(WorkerProcess):
         super().__init__(pipe, index, setup, outputs, alone=True)
         self._fresh, self._logged = fresh, logged
         self._between = BetweenTasks(Caller.run.__code__, outputs.get(STDERR, STDERR))
-        self._received: deque[pipes.Datagram] = deque()  # messages that came while this process waited for PAUSE
+        self._received: deque[pipes.Datagram] = deque()  # messages that arrived during the wait for the mark PAUSE
 
     def _receive(self) -> pipes.Datagram:
         return self._received.popleft() if self._received else super()._receive()

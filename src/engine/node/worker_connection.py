@@ -136,7 +136,7 @@ class WorkerConnection:
                     body, fds = pipes.receive(self._far, pipes.DO_NOT_WAIT)
                 except (BlockingIOError, ConnectionError):
                     break
-                _close(fds or ())  # not needed (or lost: None), because the store has the blobs
+                _close(fds or ())  # not needed, because the store has the blobs
                 yield body
         unsent, self._outgoing = self._outgoing, deque()
         if unsent:
@@ -280,7 +280,7 @@ class Deliveries:
         self._store = store
         self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # function -> (`Define` body, name of its blob)
         self.view = b""  # body of the latest `View` message
-        # attempt -> (name, value) of each stored object that its arguments refer to
+        # attempt -> (name, value) of each stored object that the attempt's arguments refer to
         self.lent: dict[int, tuple[tuple[str, wire.Value], ...]] = {}
         self._views: dict[int, bytes] = {}  # attempt of a rank -> body of the `View` for its broadcast
         # attempt that has no worker yet -> the stream messages for the attempt

@@ -98,7 +98,7 @@ class OomKills:
     def __init__(self, counter: Path) -> None:
         self._counter = counter
         self._seen = self._later = self._count()
-        self._explained = 0  # kills after `_seen` that already explain a worker's death
+        self._explained = 0  # how many of the kills since `_seen` (an earlier count) already explain a death
         self._looked_at = -math.inf
 
     def look(self, now: float) -> None:
@@ -412,7 +412,7 @@ class WorkerPool:
                 os.close(fd)
 
     def _not_forked(self, worker: int, error: OSError, effects: list[Effect]) -> None:
-        """Handle a worker that could not be forked: take back the attempts that these decisions deliver to it."""
+        """Handle a worker that could not be forked: take back the attempts that ``effects`` deliver to this worker."""
         if (connection := self._connections.pop(worker, None)) is not None:
             connection.close()
         self._holdings.gone(worker)
@@ -434,7 +434,10 @@ class WorkerPool:
             self._free_ports.book.close_for(attempt)
 
     def _take_back(self, connection: WorkerConnection) -> None:
-        """Take back a worker's unread messages, then receive its results. Its attempt that is left after this runs."""
+        """Take back a worker's unread messages, then receive its results.
+
+        If an attempt is then left without a result, the worker is running it.
+        """
         unread = list(connection.take_back())
         self._receive(connection)
         attempts: list[int] = []
@@ -486,7 +489,7 @@ class WorkerPool:
     def _answered(
         self, connection: WorkerConnection, message: wire.Done | wire.Failed, body: bytes, now: float
     ) -> None:
-        if self._threads:  # unlike a `Worker`, it does not wait until its log records are read
+        if self._threads:  # a worker with threads does not wait until its log records are read
             connection.receive_logged()
         connection.owes -= 1
         self._deliveries.answered(message.attempt)

@@ -104,7 +104,7 @@ class WorkerScheduler:
         self._queue: deque[Attempt] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._table = SlotTable()
-        self._ranks: deque[Attempt] = deque()  # waiting attempts that do not need a free slot: ranks, BESIDE
+        self._ranks: deque[Attempt] = deque()  # waiting ranks and BESIDE attempts: they need no free slot
         self._workers: dict[int, Worker] = {}
         self._recalls: list[Recall] = []
         self._last_worker = 0
@@ -257,8 +257,8 @@ class WorkerScheduler:
             return
         worker.stealing = False
         self._due.pop(worker_id, None)
-        # Drop the effects for the dead worker. (Its last result may have caused one: the next attempt in its pipe may
-        # have been one to be ended.)
+        # Drop the effects for the dead worker. There may be some: for example, an attempt that had to be ended was the
+        # next one in its pipe when its last result arrived.
         self._effects = [
             effect
             for effect in self._effects

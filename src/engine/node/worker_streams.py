@@ -25,7 +25,7 @@ class Streams:
     def __init__(self, attempt: int, send: Callable[[Message], None]) -> None:
         self._attempt = attempt
         self._send = send
-        self._lock = threading.RLock()  # `Interrupted` may be raised in Condition.__enter__, not here
+        self._lock = threading.RLock()  # not locked by `_changed`: `Interrupted` may be raised in its __enter__
         self._changed = threading.Condition(self._lock)
         self._watchers: list[Callable[[], None]] = []
         self._items: defaultdict[int, deque[tuple[Input, list[int]]]] = defaultdict(deque)

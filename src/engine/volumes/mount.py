@@ -195,7 +195,7 @@ class VolumeMount:
             raise MountFailed(f"another pool has been busy with {self.mount} for minutes") from None
 
     def check(self) -> None:
-        """Mount again if rclone was killed, or the supervisor of another pool that ran rclone."""
+        """Mount again if rclone was killed, or if another pool's supervisor ran rclone and was killed."""
         if self._running is not None and self._running.poll() is None:
             return
         if time.monotonic() < self._due_at or (self._running is None and not self._lock.own()):

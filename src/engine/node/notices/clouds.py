@@ -207,7 +207,7 @@ class Rebalance(Imds):
 
 
 def _aws_seconds_left(answer: Answer) -> float:
-    """Return the seconds until the interruption, by the service's clock; `NOTICE_S` if the notice is unreadable."""
+    """Return the seconds until the interruption, by the service's clock; `AWS_NOTICE_S` if it is unreadable."""
     try:
         action = json.loads(answer.body)
         at = datetime.fromisoformat(action["time"])
@@ -231,7 +231,7 @@ _AZURE_HEADERS = {"Metadata": "true"}
 
 class ScheduledEvents(MetadataService):
     name = "azure"
-    every_s = 1.0  # the interval that Azure recommends; a preemption is announced 30 s before
+    every_s = 1.0  # Azure recommends this interval: it announces a preemption 30 s before the machine's end
     _own = ""  # this machine's name
     _answered = False
 
@@ -268,7 +268,7 @@ def _azure_seconds_left(event: dict[str, Any], answer: Answer) -> float:
 
 
 GCP_HOST_S = 60.0  # the server answers after this time if the value does not change
-GCP_WITHIN_S = 10.0  # time limit of a request, in addition to HOST_S
+GCP_WITHIN_S = 10.0  # time limit of a request, in addition to `GCP_HOST_S`
 GCP_EVERY_S = 1.0  # polling interval if the server sends no ETag, without which a request cannot wait for a change
 GCP_PREEMPTED_S = 30.0  # time from a preemption notice to the machine's end
 GCP_MAINTENANCE_S = 60.0  # Google: "60 seconds before a maintenance event starts"; one hour for a machine with GPUs

@@ -93,7 +93,10 @@ class PreemptionWatcher:
         self._loop.call_later(SETTLE_S, self._count, job, generation, number)
 
     def _update(self, job: int, generation: int, **changes: Any) -> None:
-        """Change the page's entry of a broadcast's generation, in place of the job's earlier generations."""
+        """Change the notice page's entry for a job (a broadcast), which has only one entry: its latest generation's.
+
+        A generation is one run of a broadcast on a fixed set of nodes.
+        """
         text = self._page.read()
         world = text.worlds.get(job)
         if world is None or world.generation != generation:
