@@ -36,7 +36,8 @@ SECTIONS = ("deepspeed_config", "dynamo_config", "fsdp_config", "parallelism_con
 SETTINGS = ("debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "mixed_precision", "use_cpu")
 ELSEWHERE = ("fp8_config", "ipex_config", "megatron_lm_config")
 
-# Keys of a section, with the launcher's defaults (accelerate 1.15). None: the variable is set only for a given value.
+# Keys of the section `fsdp_config` with the launcher's defaults (accelerate 1.15).
+# None: no default; the variable is set only if the configuration has a value.
 FSDP: dict[str, str | None] = {
     "fsdp_version": "1",
     "fsdp_sharding_strategy": "FULL_SHARD",
@@ -174,7 +175,7 @@ def _parallelism(section: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _values_of(section: Mapping[str, Any], prefix: str, known: Iterable[str], name: str) -> dict[str, str]:
-    """Return the values of a section as texts, by the full names of the variables."""
+    """Return {key with ``prefix``: value as text} for a section of an accelerate configuration."""
     known = tuple(known)
     values: dict[str, str] = {}
     for key, value in section.items():
@@ -236,7 +237,7 @@ class Accelerate(Plugin):
     variables: tuple[tuple[str, str], ...] = ()
 
     name: ClassVar[str] = "accelerate"
-    fresh_process: ClassVar[bool] = True  # accelerate caches the first ranks that it reads in a process
+    fresh_process: ClassVar[bool] = True  # accelerate reads its rank only once per process
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
         return (same_version("accelerate"),)

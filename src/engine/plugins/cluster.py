@@ -78,7 +78,7 @@ class Framework(ABC):
 
 @contextmanager
 def node_half(side: NodeSide, framework: Framework, env: Mapping[str, str]) -> Iterator[Setup]:
-    """Run the part on the node. ``env``: further variables for every task on the node."""
+    """Let this node run programs of the cluster. ``env``: further variables for every task on the node."""
     directory = side.directory / framework.name
     directory.mkdir(mode=0o700)
     runner = ProgramRunner(side, framework, directory)

@@ -50,7 +50,7 @@ class HuggingFace(Plugin):
     offline: bool = False
 
     name: ClassVar[str] = "huggingface"
-    # Trainer uses accelerate, which caches the first ranks that it reads in a process
+    # Trainer uses accelerate, which reads its rank only once per process
     fresh_process: ClassVar[bool] = True
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002

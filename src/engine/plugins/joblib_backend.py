@@ -396,7 +396,7 @@ def run_batch(packed: bytes, threads: int | None, *large: Any) -> Any:
 
 
 def _resolved(core: JobIntake, call: Any) -> Any:
-    """Return the call with its large objects shared; objects that are not on the nodes yet are shared now."""
+    """Replace a call's references to large objects by shared values, which are sent to each node only once."""
     packed, threads, *references = call.args
     shared = []
     for reference in cast("list[Reference]", references):

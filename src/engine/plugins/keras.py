@@ -31,7 +31,8 @@ def keras(backend: Backend = "jax", *, data_parallel: bool = True, seed: int | N
         backend: ``"jax"``, ``"tensorflow"`` or ``"torch"``.
         data_parallel: Only for jax. True: the ranks of a broadcast train one model, each on its own share of the data.
             False: each rank trains a model of its own.
-        seed: The seed of the model's initial weights, which must be equal on all ranks. Default: one per generation.
+        seed: The seed of the model's initial weights, which must be equal on all ranks. Default: a new
+            seed for each try of a broadcast.
 
     Raises:
         SpecError: An option is not valid.
@@ -54,7 +55,7 @@ class Keras(Plugin):
     fresh_process: ClassVar[bool] = True  # keras cannot change its backend once it is imported
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:
-        # TensorFlow requires a version of Keras
+        # TensorFlow works only with some versions of Keras, so both are installed together
         beside = TensorFlow().packages(accelerators) if self.backend == "tensorflow" else ()
         return (*beside, same_version("keras"))
 

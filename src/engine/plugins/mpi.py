@@ -104,7 +104,10 @@ def written_hosts(info: InstanceInfo) -> Iterator[None]:
 
 
 def hosts_of(info: InstanceInfo) -> dict[str, int]:
-    """Return address -> slots, as many as this node has processors. Nodes that share a computer count as one host."""
+    """Return {address: slots} of the hosts. Each has as many slots as this node has processors.
+
+    Nodes that share a computer count as one host.
+    """
     addresses = list(dict.fromkeys(peer.address for peer in info.peers))
     return dict.fromkeys(addresses, len(os.sched_getaffinity(0)))
 

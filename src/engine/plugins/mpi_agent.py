@@ -175,7 +175,10 @@ class Agent:
                 process.stdin.close()
 
     def _link_work_directory(self, cwd: Path) -> None:
-        """Make the caller's work directory exist here, because launchers change to it: a symlink to this node's."""
+        """Create the path of the caller's work directory here, as a symlink to this node's work directory.
+
+        The launched command changes to the caller's work directory, and fails if that path does not exist.
+        """
         if cwd.exists():
             return
         with suppress(OSError):

@@ -1,4 +1,6 @@
-"""PMI-1, the protocol by which MPICH, Intel MPI and others learn their ranks: a server for one generation.
+"""A server for PMI-1, the protocol by which MPICH, Intel MPI and others learn their ranks.
+
+A server serves one generation: one run of a broadcast on a fixed set of nodes.
 
 The protocol consists of lines of ``name=value`` words over a socket that a rank finds in ``PMI_FD``: ranks put the
 addresses that they listen on into a common space, meet at barriers, and get the values of other ranks (MPICH,
@@ -32,7 +34,10 @@ Reply = tuple[int, str]  # (rank, line)
 
 
 class KeyValueSpace:
-    """The values that the ranks of one generation have put, and the ranks that wait. No I/O: lines in, lines out."""
+    """The values that the ranks of one broadcast have put, and the ranks that wait at a barrier.
+
+    No I/O: it takes lines and returns lines.
+    """
 
     def __init__(self, name: str, size: int, values: Mapping[str, str]) -> None:
         """Create the space. ``name``: unique on these hosts, as MPICH names its shared memory after it."""
@@ -118,7 +123,7 @@ class AbortWatch:
         """Log out of the server after success; if the rank has called ``MPI_Abort``, the process exits here."""
         try:
             self._sock.sendall(b"leaving\n")
-        except OSError:  # the server is gone: the head has ended, and this rank will end, too
+        except OSError:  # the server has ended, because rank 0 has ended; this rank will end, too
             return
         self._left.wait(GREETING_S)
 
@@ -211,7 +216,7 @@ class Server:
         self._unread: dict[socket.socket, Lines] = {}
 
     def serve(self, until: int) -> None:
-        """Serve until the descriptor ``until`` becomes readable: then the generation is over."""
+        """Serve until the descriptor ``until`` becomes readable, which means that this run of the broadcast is over."""
         self._ready.register(self._listener, selectors.EVENT_READ)
         self._ready.register(until, selectors.EVENT_READ)
         while True:

@@ -36,7 +36,9 @@ def ranks_on(facts: NodeFacts, ranks: Ranks) -> int:
 
 
 def devices(info: InstanceInfo) -> tuple[int, ...]:
-    """Return the node's accelerators that belong to this rank: equal shares of neighbouring ones. Empty without any.
+    """Return the indexes of the node's accelerators that belong to this rank. Empty if the node has too few.
+
+    Each rank gets the same number of accelerators, with consecutive indexes.
 
     A task outside a broadcast, in one of several slots of its node, gets the accelerators of its slot. A task with
     devices of its own, by ``gpus=``, sees no others.

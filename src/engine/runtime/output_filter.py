@@ -151,7 +151,8 @@ _WRAPPERS: dict[type[Decorated[...]], Callable[[Callable[..., Any], Filter], Cal
 
 def _alone() -> bool:
     """Return whether this process runs only this task, so that the process's file descriptors belong to the task."""
-    # a process with a single task has that task in a global variable, so that even an empty context shows it
+    # `current` finds the task in the context variables or, if the process runs a single task, in a global variable. In
+    # this new context, which has no variables, it finds only the latter.
     return Context().run(current) is not None
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..node.notice_page import NoticePage, PostedNotice, World
 
 POLL_S = 0.2
-MARGIN_S = 5.0  # seconds that a callback must leave for what follows: the end of the process, the last bytes of output
+MARGIN_S = 5.0  # seconds that a callback leaves unused, in which the process ends and its last output is sent
 # for a short notice, the margin is this fraction of the notice's time, if that is less than `MARGIN_S`
 MARGIN_SHARE = 0.2
 # seconds for the ranks to agree on a step to stop at: a round trip to the client and to every node, usually some
@@ -111,7 +111,7 @@ def stopping(*, everywhere: bool) -> bool:
 
 
 def pending(page: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
-    """Return the result of `preemption` for ``task``, with the notices of ``page``."""
+    """Return the result of `preemption` for ``task``. ``page``: the node's shared memory with preemption notices."""
     own, others = page.read()
     if own is None and not (everywhere and others):
         return None
@@ -132,9 +132,10 @@ def _preemption(notice: PostedNotice, node: int | None, key: tuple[int, ...]) ->
 
 
 def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
-    """Return the notice page's entry for the generation of the task's job; None: there is no entry.
+    """Return the preemption state of the task's broadcast from ``worlds``; None: it has none.
 
-    After a loss, a surviving rank may still belong to an older generation.
+    ``worlds``: job number -> state of the job's current generation (one try of a broadcast). After the loss of a node,
+    a surviving rank may still belong to an older generation.
     """
     world = worlds.get(task.job)
     return world if world is not None and 0 < task.info["generation"] <= world.generation else None
@@ -144,8 +145,8 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
     """Return whether all ranks stop at this call of `should_stop`.
 
     They stop at the call after the highest number of calls that any rank had made. A rank first counts its call, then
-    reads the notice page. Therefore the rank either sees the notice about a machine and waits here, or its node reports
-    a number that includes this call.
+    reads the notices in ``page``, its node's shared memory. Therefore the rank either sees the notice about a machine
+    and waits here, or its node reports a number that includes this call.
     """
     calls = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
     world = _world(page.read().worlds, task)
@@ -155,7 +156,7 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
 
 
 def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
-    """Wait for the ranks to agree on a step to stop at; return the notice page's entry for their generation, or None.
+    """Wait until the ranks agree on a step to stop at. Return the preemption state of their broadcast, or None.
 
     If the ranks did not agree in time, the next call for the same notice does not wait again.
     """
@@ -180,7 +181,7 @@ _in_vain: set[tuple[int, int]] = set()
 
 @dataclass(slots=True)
 class _Call:
-    until: float  # when the call's time for its work is over, by `time.monotonic`
+    until: float  # the time until which the callback may run, by `time.monotonic`
     ended: threading.Event = field(default_factory=threading.Event)
     is_overdue: bool = False
 

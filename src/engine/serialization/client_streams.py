@@ -95,7 +95,7 @@ def items_of(
 ) -> Items:
     """Return an object from which the items can be taken.
 
-    It sets ``news`` when items are available, and at their end.
+    The object sets the event ``news`` when items are available, and at the end of the items.
     """
     if isinstance(items, Blocking):
         return ThreadItems(items, news, freezer)

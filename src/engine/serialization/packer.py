@@ -139,7 +139,7 @@ class Packer:
         )
 
     def _sources(self, inputs: Sequence[Any], copied: Sequence[str] | None) -> tuple[Source, ...]:
-        """Return the sources of a call's streamed arguments.
+        """Return a `Source` for each streamed argument of a call: it sends the argument's items to the task.
 
         ``copied``: modules that nodes cannot import; None: each node can import all modules.
         """
@@ -398,7 +398,8 @@ class Defined:
 class Definitions:
     """The definitions of the functions that a pool's nodes know.
 
-    When this process no longer uses a function, nodes forget it: each map creates a new function.
+    When this process no longer uses a large function, nodes forget it. Otherwise they would keep more and more
+    functions, because each ``map`` creates a new one.
     """
 
     def __init__(self, forget: Callable[[bytes], None]) -> None:

@@ -40,7 +40,7 @@ class Filled:
 
 
 class OwnMemory(mmap.mmap):
-    """The memory of a copy. It must not be changed after it is filled."""
+    """Memory into which Outrider copies a caller's buffers. After the copy is complete, it must not change."""
 
 
 def is_fixed(part: Part) -> bool:
@@ -247,7 +247,8 @@ class Blob:
     def key(self) -> str:
         """Return the SHA-256 of the bytes as the blob's content key; empty if there are too many bytes.
 
-        Copies the bytes first, because the content of a key must never change. Blocks for 0.1 s per 100 MB.
+        If the caller could change the bytes, they are copied first: bytes with a key must never change. Blocks for
+        0.1 s per 100 MB.
         """
         if self.size_bytes > KEYED_BYTES:
             return ""

@@ -332,7 +332,7 @@ def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -
 
 
 def _note_raised(kind: type[BaseException] | None, *_: object) -> None:
-    """Store when the function raised.
+    """Store the time at which the function raised.
 
     Sessions that exit afterwards may take long, for example to leave a process group.
     """

@@ -141,7 +141,7 @@ class _Rest:
             self.data = zlib.compress(pickle.dumps(pickles, 5), 1) if pickles else b""
 
     def with_constants(self, main: dict[str, Any]) -> bytes:
-        """Return the pickles with those of constants added.
+        """Return the compressed pickles of the script's functions, classes and constants.
 
         Code that looks up names by text, such as with `eval`, needs them.
         """
@@ -251,7 +251,7 @@ def _is_own(name: str, module: object) -> bool:
         return False
     file = vars(module).get("__file__")
     if not isinstance(file, str):
-        # a module that code created; Cython's extensions create two that hold no code of the user
+        # a module that code created; two kinds, which Cython's extensions create, contain no code of the user
         return file is None and module.__spec__ is None and not name.startswith(("cython_runtime", "_cython_"))
     if file.startswith(_installed()):
         return False

@@ -81,11 +81,15 @@ class StoredObject:
 
     __slots__ = ("__weakref__", "_at", "_successor", "name", "not_again", "origin", "owner")
 
-    # always False, because the client never unpickles such an outcome of a job (see `Received`)
+    # always False: if a job's outcome is a stored object, the client does not unpickle it (see `Received`)
     is_long_to_load = False
 
     def __init__(self, owner: object, at: Whereabouts, free: Callable[[Whereabouts], None]) -> None:
-        """Refer to an object. ``owner``: the pool's collection of stored objects. ``free``: called in any thread."""
+        """Create the entry for the object whose bytes are at ``at``.
+
+        ``owner``: the pool's collection of stored objects. ``free``: frees the bytes when the last reference is gone;
+        may be called in any thread.
+        """
         packing.ever = True
         self.owner, self._at = owner, at
         self.name = at.name  # the name that stands for the object in pickles

@@ -310,7 +310,7 @@ class Splitter:
 
 
 class _Form(NamedTuple):
-    """The rules to check and create one class of messages."""
+    """The rules by which `decode` checks the fields of one message class, and creates messages of the class."""
 
     make: type[Any]
     shapes: frozenset[tuple[type, ...]]  # all allowed combinations of the types of the tag and the fields
@@ -447,14 +447,17 @@ _MAKES = {tag: make for make, tag in TAGS.items()}
 
 
 class _Forms(dict[int, _Form]):
-    """A dictionary from tag to `_Form`. It creates a form when the form is first used, as most messages are rare."""
+    """A dictionary: tag of a message class -> rules to decode messages of the class (`_Form`).
+
+    The rules of a class are created when they are first used, because most classes of messages are rare.
+    """
 
     def __missing__(self, tag: int) -> _Form:
         form = self[tag] = _form(_MAKES[tag], _TAG)
         return form
 
 
-# Messages that every new process needs before the first result. Their forms are built before processes are forked, so
-# that child processes inherit the forms.
+# Messages that every new process needs before the first result. The rules to decode them are built before processes are
+# forked, so that child processes inherit the rules.
 _AT_ONCE = (m.Hello, m.Welcome, m.View, m.Define, m.Run, m.Done, m.Ack, m.Ping, m.Pong)
 _FORMS = _Forms({TAGS[each]: _form(each, _TAG) for each in _AT_ONCE})

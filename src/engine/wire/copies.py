@@ -414,11 +414,11 @@ class ModuleScope:
 
 
 class ImportedScope:
-    """The global variables of a module.
+    """The global variables of a function, pickled as the name of their module.
 
     The receiver imports the module if it can; else it creates a copy of the module.
 
-    An example of its use is the inner function that an installed library's decorator returns.
+    For example, the function that a decorator of an installed library returns is pickled in this way.
     """
 
     def __init__(self, name: str, attributes: dict[str, object]) -> None:
@@ -455,7 +455,7 @@ def function_parts(pickler: Copier, function: FunctionType) -> tuple[Any, tuple[
     contents = tuple(map(contents_of, function.__closure__ or ()))
     if pickler.watch is not None:
         pickler.watch.function(function, names, contents)
-    if not pickler.code:  # replace locks and other objects that belong to one process
+    if not pickler.code:  # locks and similar objects are not pickled: the receiver creates new ones
         names = {name: pickler.owned(value) for name, value in names.items()}
         contents = tuple(map(pickler.owned, contents))
     slots = {name: getattr(function, name) for name in _SLOTS if hasattr(function, name)}

@@ -23,7 +23,7 @@ _node_modules: ContextVar[ImportableModules | None] = ContextVar("outrider_node_
 
 @contextmanager
 def nodes_with(modules: ImportableModules | None) -> Iterator[None]:
-    """Make `nodes_have` answer for nodes that can import ``modules``, during the block."""
+    """During the block, let `nodes_have` return whether a module is in ``modules``, which nodes can import."""
     token = _node_modules.set(modules)
     try:
         yield
@@ -227,9 +227,9 @@ def _folders() -> tuple[Path, ...]:
 
 
 def _layers() -> Iterator[Path]:
-    """Yield further folders with installed packages from `sys.path`.
+    """Yield the folders in `sys.path` whose name says that they contain installed packages.
 
-    ``uv run --with`` adds such folders there, in order to combine environments.
+    They may belong to other environments: ``uv run --with`` adds folders to `sys.path` to combine environments.
     """
     return (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
 

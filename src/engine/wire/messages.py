@@ -28,7 +28,7 @@ class Keys(NamedTuple):
 
 
 class Serve(NamedTuple):
-    """A permission: nodes that send the text ``ticket`` may get a blob, even while the blob is still arriving here.
+    """A permission: nodes that send the text ``ticket`` may get a blob, even while this node is still receiving it.
 
     The answer is `Serving`.
     """
@@ -58,7 +58,10 @@ class Pull(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A request like `Pull`, for a blob that is verified in another way: `Arrived.digest` is empty."""
+    """A request like `Pull`, but the node computes no SHA-256 of the blob: `Arrived.digest` is empty.
+
+    It is used for parts of checkpoints, which have a checksum of their own.
+    """
 
     blob: str
     size_bytes: Size
@@ -99,10 +102,10 @@ class Serving(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A report on the bytes of a blob that this node has.
+    """The answer to `Pull`, `Copy` or `Digest`: the node has ``have_bytes`` bytes of the blob.
 
-    If the blob is complete, ``digest`` is its SHA-256 in hex. If it is not, the `Pull` has failed. ``connected`` False:
-    the node could not connect to the other node.
+    Fewer bytes than the whole blob: the request has failed. ``digest``: SHA-256 of the complete blob in hex; empty for
+    `Copy`, and after a failure. ``connected`` False: the node could not connect to the other node.
     """
 
     blob: str
@@ -271,7 +274,7 @@ class Hello(NamedTuple):
 
     version: Number
     session: str  # random name for each pool and node; a client that knows the name can resume the session
-    received: Number  # number of reliable frames that the client has received from the node so far
+    received: Number  # number of frames received from the node so far, without those that are never resent
     python: str  # the client's Python version, such as "3.11"
     cloudpickle: str
     lease_s: Seconds  # the node exits if it receives no message for this time
@@ -475,7 +478,7 @@ class Welcome(NamedTuple):
 
     version: Number
     resumed: bool
-    received: Number  # number of reliable frames that the node has received from the client so far
+    received: Number  # number of frames received from the client so far, without those that are never resent
     # The node's properties. Keys: hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses,
     # accelerators: [[type, memory_gb], ...]
     facts: dict[str, Any]
@@ -526,7 +529,7 @@ class Failed(NamedTuple):
     duration_us: Number
     # the version, on the node, of the package that defines the exception's type; for builtin exceptions, of Python
     version: str = ""
-    ago_us: Number = 0  # time from the exception to this message; plugins end their sessions in this time
+    ago_us: Number = 0  # time from the exception to this message; meanwhile plugins clean up
 
 
 class Ended(NamedTuple):
@@ -600,7 +603,10 @@ class Profiled(NamedTuple):
 
 
 class StopChecks(NamedTuple):
-    """The highest number of stop checks that any rank of a broadcast's generation has made on this node."""
+    """The highest number of stop checks that a rank of a generation has made on this node.
+
+    A generation is one try of a broadcast. A rank makes a stop check when it asks whether it should stop.
+    """
 
     job: Number
     generation: Number
@@ -662,7 +668,7 @@ class GpuSample(NamedTuple):
 class Sampled(NamedTuple):
     """The use of the node's machine since the last sample.
 
-    Frames of this type are not counted, and are not sent again after a reconnect.
+    A `Sampled` frame that is lost with the connection is not sent again.
     """
 
     seconds: Seconds  # time since the last sample
@@ -677,11 +683,11 @@ class Sampled(NamedTuple):
     gpus: tuple[GpuSample, ...]
 
 
-# --- both ways, neither counted nor kept for a reconnect --------------------------------------------------------------
+# --- acknowledgements, heartbeats, and the comparison of attempts ----------------------------------------------------
 
 
 class Ack(NamedTuple):
-    """The number of reliable frames that the sender has received so far.
+    """The number of reliable frames (frames that are resent after a reconnect) that the sender has received so far.
 
     When an end of the session writes frames together, the `Ack` is the first of them.
     """
@@ -691,13 +697,13 @@ class Ack(NamedTuple):
 
 class Ping(NamedTuple):
     sent_ms: Number
-    frames: Number = 0  # number of reliable frames sent before this frame; 0: unknown
+    frames: Number = 0  # number of frames sent before, without those that are never resent; 0: unknown
 
 
 class Pong(NamedTuple):
     sent_ms: Number
     clock_us: Number = 0  # the node's unix time when it received the `Ping`; 0: unknown
-    frames: Number = 0  # number of reliable frames sent before this frame; 0: unknown
+    frames: Number = 0  # number of frames sent before, without those that are never resent; 0: unknown
     attempts: tuple[Number, ...] = ()  # `attempt_digest` of the attempts that the node has; empty: unknown
 
 

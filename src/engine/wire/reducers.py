@@ -307,7 +307,7 @@ _LIBRARIES = "random", "numpy.random", "torch"
 
 
 class _Now:
-    known: tuple[int | bool, ...] = ()  # which libraries were imported when the tables were built
+    known: tuple[int | bool, ...] = ()  # the libraries that were imported when the tables of reducers were built
 
 
 _now = _Now()

@@ -189,7 +189,7 @@ class Namespace:
         raise AttributeError(f"module '{MAIN}' has no attribute {name!r}", name=name)
 
     def _load_rest(self, *names: str) -> None:
-        """Load the values of these names from ``_rest``; without arguments, load all values."""
+        """Load the values of these names from the pickle that the program sent (``_rest``). Without names: load all."""
         rest = self._rest
         if isinstance(rest, bytes):
             self._rest = rest = loads(zlib.decompress(rest)) if rest else dict[str, bytes]()
@@ -225,7 +225,7 @@ class Namespace:
                 random_streams.begin_task(generators, *task)
 
     def names(self) -> tuple[dict[str, object], bytes, object]:
-        """Return the names of ``__main__``, the pickles of the names that were not needed yet, and its file."""
+        """Return the contents of ``__main__``: {name: value}, a pickle of the names not loaded yet, ``__file__``."""
         scope = self.module(MAIN, {}).__dict__
         hidden = {"__builtins__", "__spec__", "__loader__", "__getattr__", "__name__"}
         rest = self._rest if isinstance(self._rest, bytes) else zlib.compress(dumps(self._rest, 5), 1)

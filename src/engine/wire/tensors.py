@@ -29,8 +29,8 @@ class CoveredParts:
     """The parts of storages that the tensors of one pickle cover."""
 
     def __init__(self) -> None:
-        # storage -> the parts of it that are sent, by their first byte. When the pickle is final, the parts do not
-        # overlap.
+        # storage -> the parts of it that are sent, sorted by their first byte. When the pickle is final, the parts do
+        # not overlap.
         self._of: dict[Place, list[_Part]] = {}
         # storage -> ranges of bytes that views with gaps cover; these views were copied
         self._copied: dict[Place, list[Span]] = {}

@@ -230,7 +230,7 @@ def _pickled_in_parts(
 
 
 class _PickleFile:
-    """A file object for a pickler, which passes large `bytes` objects to `write` as they are, without copying them."""
+    """A file object into which a pickler writes. It keeps large `bytes` objects as they are, without copying them."""
 
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []
