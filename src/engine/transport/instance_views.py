@@ -49,7 +49,8 @@ class InstanceViews:
         if members is not self._members:
             self._members = members
             self._by_node = {each: (rank, facts) for rank, (each, facts) in enumerate(members)}
-            self._world = None  # drop the packed worlds: they leave out the peers that the previous view listed
+            # drop the packed descriptions of broadcasts: they leave out the peers that the previous view listed
+            self._world = None
             self.names_peers = len(members) <= NAMED_MOST
             accelerators = sum([len(facts.accelerators) for _, facts in members])
             self._shared_view = _pack(self._counts(len(members), accelerators))

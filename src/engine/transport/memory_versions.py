@@ -25,8 +25,10 @@ from ...actors.interfaces import JobId, NodeId
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 3  # parts that a node keeps of one rank and generation: two in the rank's two slots, and one just reported
-MOST_RUNS = 64  # runs of one job of which versions are kept
+# Most checkpoint parts that a node keeps of one rank in one generation (run of a broadcast): two in the rank's two
+# memory slots, and one that was just reported.
+MOST = 3
+MOST_RUNS = 64  # most named training runs of one job for which checkpoint versions are kept
 
 
 class VersionId(NamedTuple):
@@ -73,7 +75,7 @@ class DropCopy(NamedTuple):
 
 
 class TellSafe(NamedTuple):
-    """A decision: report to the rank that left ``blob`` on ``node`` that the blob's version is safe."""
+    """A decision: report to the rank that left ``blob`` on ``node`` that the version has enough copies (is safe)."""
 
     node: NodeId
     blob: str
@@ -85,7 +87,8 @@ class Part:
     digest: int
     wanted: int
     at: dict[NodeId, str] = field(default_factory=dict)  # node -> name of the blob with the node's copy of this part
-    left: TellSafe | None = None  # the decision to make when the version becomes safe; None: no rank has left this part
+    # the decision to make when the version has enough copies (is safe); None: no rank has left this part
+    left: TellSafe | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +117,7 @@ class Version:
 class RunVersions:
     """The versions of one run of a job.
 
-    ``latest``: rank -> the latest version that the rank has reported in the current generation.
+    ``latest``: rank -> the latest version that the rank has reported in the current generation (run of the broadcast).
     """
 
     versions: dict[VersionId, Version] = field(default_factory=dict)
@@ -134,7 +137,10 @@ class MemoryVersions:
     # --- reports of ranks -----------------------------------------------------------------------------------------
 
     def kept(self, part_id: PartId, part: Left, nodes: Sequence[NodeId], each: int) -> None:
-        """Note that a rank has left a part. ``nodes``: the nodes of the rank's generation; ``each``: ranks per node."""
+        """Note that a rank has left its part of a checkpoint in the memory of its node.
+
+        ``nodes``: the nodes of the broadcast's current run. ``each``: the number of ranks per node.
+        """
         job, run, version, rank = part_id
         node = nodes[rank // each]
         runs = self.jobs.setdefault(job, {})

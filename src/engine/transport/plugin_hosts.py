@@ -67,11 +67,11 @@ class PluginHosts:
     async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts:
         """Set up all plugins on a connected node. Return the node's facts, to which plugins may have added variables.
 
-        On cancellation, plugins that have started end with the executor. ``systematic``: an error here would occur on
-        every node.
+        On cancellation, plugins that have started end with the executor. ``systematic``: whether an error on this node
+        would occur on every node.
 
         Raises:
-            ConnectFailed: (``fatal``) a plugin cannot be set up on the node.
+            ConnectFailed: a plugin cannot be set up on the node, and another try would not help.
         """
         if not self._plugins:
             self.publish(Joined(node, facts))

@@ -24,7 +24,8 @@ from ..node.client_channels import peer_uid
 from ..wire.codec import ProtocolError
 from .channels import Channel
 
-# concurrent blob transfers: each takes a descriptor of the executor and of its forwarder, and all share one connection
+# Concurrent transfers of blobs (large values): each takes a file descriptor in the executor and one in the process that
+# forwards data to it, and all share one connection.
 TRANSFERS = 16
 
 
@@ -67,7 +68,7 @@ class Route:
         """Start an executor on the machine unless one runs. After an error or a cancellation, call `abort`."""
 
     def greeted(self) -> None:
-        """Handle the executor's first answer: from now on, the executor renews the machine's lease."""
+        """Handle the executor's first answer: from now on, the executor renews the machine's time-limited lease."""
 
     def forget(self) -> None:
         """Forget an executor that never answered and may have ended: the next `prepare` starts a new one."""
