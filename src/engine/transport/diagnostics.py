@@ -125,7 +125,7 @@ class NodeProfiles:
 
     Args:
         node: The node.
-        orders: The attempts of the node.
+        orders: The attempts of the node; an attempt is one try to run a task.
         fetches: Attempt -> its running fetches from the node.
         send: Sends the node a message.
         observe: Receives an event for each profile that has ended.
@@ -302,7 +302,7 @@ SAMPLE_BURST = 10  # number of samples that may arrive together, for example aft
 
 
 class SampleIntake:
-    """The intake of one node's samples. ``every_s``: the requested interval; None: no samples."""
+    """Receives one node's samples of its load. ``every_s``: the requested interval; None: no samples."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class InstanceViews:
         return None if self._placed else [facts for _, facts in self._members]
 
     def view(self, node: NodeId, members: Members) -> tuple[bytes, bytes] | None:
-        """Return a node's packed view for `wire.messages.View`; None: the node is not one of the members.
+        """Return a node's packed view (its description of the pool); None: the node is not one of the members.
 
         The view is in two parts; the second part is one object that all nodes share.
         """
@@ -63,7 +63,7 @@ class InstanceViews:
         return _header(self._shared_view, own) + own[1:], self._shared_items
 
     def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> bytes:
-        """Return a node's packed view without its peers. The time does not depend on the number of nodes."""
+        """Return a node's packed view of the pool, without peers. The time does not depend on the number of nodes."""
         self._placed = True
         return _pack(self._counts(nodes, accelerators) | _own(rank, facts))
 

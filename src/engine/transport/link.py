@@ -107,7 +107,7 @@ class NodeLink:
         self.node, self.session = node, session
         self._views, self._checkpoints = views, checkpoints
         self._pool_reports, self._answered = reports, answered
-        self._named = False  # whether the node's last view listed its peers
+        self._named = False  # whether the node's last view (description of the pool) listed its peers
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = self._closed = False
@@ -497,7 +497,8 @@ class InternalTasks:
 def internal_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
     """Return the payload of an internal task.
 
-    ``code``: the `serialization.program` of the task's function. ``output``: receives the values that the task yields.
+    ``code``: the task's function, packed by `serialization.program.build`. ``output``: receives the values that the
+    task yields.
     """
     args, kwargs, inputs = call.detach()
     flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)

@@ -1,7 +1,8 @@
 """The versions of checkpoints that nodes keep in memory: which are kept, on which nodes, and which version a training
 resumes from. No I/O, no clock. A version is the state of all ranks at one step. Each rank leaves its part of the
-version in the memory of its node; copies of the part go to the next nodes in the generation. A version is *safe* when
-each rank's part has as many copies as requested, or as there are nodes.
+version in the memory of its node; copies of the part go to the next nodes in the generation, which is one run of the
+broadcast on a fixed set of nodes. A version is *safe* when each rank's part has as many copies as requested, or as
+there are nodes.
 
 MEMORY-1: the newest safe version is dropped only when a newer version is safe, or when a new generation resumes from
 another version or from the storage.
@@ -126,7 +127,10 @@ class RunVersions:
 
 
 class MemoryVersions:
-    """All versions of a pool. ``decisions`` collects the actions for the caller, who carries them out and clears it."""
+    """All checkpoint versions of a pool.
+
+    ``decisions`` collects the actions for the caller, who carries them out and clears it.
+    """
 
     most = MOST
 
@@ -229,7 +233,7 @@ class MemoryVersions:
         return part is not None
 
     def resumed(self, job: JobId, run: str, version: VersionId | None) -> None:
-        """Note the version from which a new generation resumes. All other versions are dropped."""
+        """Note the version from which a restarted broadcast resumes. All other versions are dropped."""
         of = self.jobs.get(job, {}).get(run)
         if of is not None:
             for each in [each for each in of.versions if each != version]:
@@ -249,8 +253,9 @@ class MemoryVersions:
                 self._drop(version)
 
     def _is_passed_by(self, of: RunVersions, version: Version) -> bool:
-        """Return whether a rank has skipped this version: it reported a newer version of the same generation, and never
-        this one.
+        """Return whether a rank has skipped this version.
+
+        In the same generation (run of the broadcast), the rank has reported a newer version, and never this one.
         """
         return any(
             latest > version.id and latest.generation == version.id.generation and rank not in version.parts

@@ -1,7 +1,8 @@
 """The client's side of plugin hosts: processes that run the plugins' code on the nodes, one for each node.
 
-A plugin host (see `runtime.plugin_host`) is a task beside the slots, unknown to the pool's actor. This module starts
-the plugin host, exchanges messages with it, and ends it after the tasks. `api.plugin` has the interfaces of both sides.
+A plugin host (see `runtime.plugin_host`) is a task that takes no slot, and that the pool's actor does not know. This
+module starts the plugin host, exchanges messages with it, and ends it after the tasks. `api.plugin` has the interfaces
+of both sides.
 """
 
 from __future__ import annotations

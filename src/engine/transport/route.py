@@ -99,7 +99,7 @@ class Route:
         return refusal(self._machine, error)
 
     def begin_another(self, reached: Callable[[], None]) -> None:
-        """Begin a second connection, as the current one is silent, unless this was done. The next `reach` uses it."""
+        """Begin a second connection, as the current one is silent, unless one was begun. The next `reach` uses it."""
 
     def begin_no_other(self) -> None: ...
 
@@ -140,7 +140,7 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Return whether the network, the system or the other side may be the cause, rather than an internal error."""
+    """Return whether the network, the system or the other side may have caused the error: else it is internal."""
     libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError | EOFError) or "asyncssh" in libraries
 

@@ -370,7 +370,7 @@ async def through(stops: Sequence[Stop], options: dict[str, Any], *, to: Stop | 
 async def hedged(
     begin: Callable[[], Coroutine[Any, Any, T]], discard: Callable[[T], object], *, every_s: float, at_once: int
 ) -> T:
-    """Return the result of the first try that succeeds. Every ``every_s`` another try begins, up to ``at_once``.
+    """Return the result of the first call of ``begin`` that succeeds. Every ``every_s``, try again, up to ``at_once``.
 
     Several tries help because a connection that was begun while the network was down continues late: TCP retries after
     1, 3 and 7 s. After the first success, the other tries are cancelled, and their results are discarded. Cancel-safe

@@ -157,7 +157,7 @@ class TaskLogs:
         """
         record = self._record()
         async with self._turns:
-            if not self.wanted:  # the record has failed while other artifacts were fetched
+            if not self.wanted:  # writing to the record has failed while other artifacts were fetched
                 drop()
                 raise RuntimeError("there is no record any more")
             try:
