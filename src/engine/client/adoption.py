@@ -129,7 +129,7 @@ class AdoptionRecord:
         return recorded, settings
 
     async def close(self) -> None:
-        """Close the record, after the fleet is closed.
+        """Close the record, after the fleet (the pool's machines) is closed.
 
         If the fleet has confirmed that nothing of the pool is left, the record is deleted.
         """
@@ -294,7 +294,7 @@ def _owned(name: str, owner: Owner | None) -> SpecError:
 
 @dataclass(slots=True)
 class RecordedFleet:
-    """A fleet (`providers.base.Fleet`) that wraps another fleet and keeps its machines in the adoption record.
+    """A wrapper of a fleet (the machines of a pool) that keeps these machines in the adoption record.
 
     ``adopted``: machines that a dead client left and that `launch` has not returned yet.
     """

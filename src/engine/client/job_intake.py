@@ -96,7 +96,7 @@ class JobIntake:
         return JobId(next(self._ids))
 
     def explained(self, ending: Ending) -> Ending:
-        """Return how a call has ended, with the reason for the pool's end where that ended the call."""
+        """Return how a call has ended. If the pool's end has ended the call, add the reason for the pool's end."""
         return ending
 
     def keep_result(self, payload: Payload) -> None:

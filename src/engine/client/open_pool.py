@@ -403,7 +403,7 @@ class OpenPool(JobIntake):
         return requests_to(self, self._stop_from_outside)
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
-        """Return the adoption record.
+        """Return the adoption record, with which a later client could take over the pool.
 
         None: the pool's machines end with this program, so no client can take them over.
         """
