@@ -1,7 +1,8 @@
 """Adoption records: the data that a later client needs to take over the pool of a dead client.
 
 A record holds the pool's SSH key, if its machines are reached by SSH, and the machines with their host keys. It is
-stored in the journal with mode 0600, and is deleted with the pool's other journal files.
+stored with mode 0600 in the journal (this computer's database of pools), and is deleted with the pool's other files
+there.
 ADOPTION-1: a host key is written to the record before it is used.
 """
 
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
     from ..transport.ssh import PoolKey
 
-# names of two files in the journal; other versions of outrider read these files, too
+# names of two files of a pool in the journal, this computer's database of pools; other versions of outrider read these
+# files, too
 KEY, REST = "client_key", "takeover"
 # Fields of a machine that the record leaves out. A machine that outlives its client has no witnesses: other servers,
 # whose silence shows that this computer's network is down.
@@ -109,7 +111,7 @@ class AdoptionRecord:
         return record
 
     async def around(self, fleet: Fleet, settings: Settings) -> tuple[RecordedFleet, Settings]:
-        """Return the fleet, wrapped so that its machines are recorded here, and the pool's settings.
+        """Return a wrapper of the fleet (the pool's machines) that records the machines here, and the pool's settings.
 
         If the pool takes over all machines of its dead client, the returned settings request as many nodes as there
         are machines.
@@ -127,7 +129,7 @@ class AdoptionRecord:
         return recorded, settings
 
     async def close(self) -> None:
-        """Close the record, after the fleet is closed.
+        """Close the record, after the fleet (the pool's machines) is closed.
 
         If the fleet has confirmed that nothing of the pool is left, the record is deleted.
         """
@@ -188,7 +190,7 @@ class AdoptionRecord:
 
 
 def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionRecord:
-    """Create an adoption record, or, if ``settings`` attach to a pool, take over the record of its dead client.
+    """Create an adoption record. If ``settings.attach`` is set, take over the record of a dead client instead.
 
     ``name``: the pool's name for people. ``tag``: the unique name of a new pool. ``pool``: the pool's name on its
     nodes.
@@ -257,7 +259,9 @@ def lease_kept(ownership: Ownership) -> float | None:
 
 
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
-    """Return the journal's record of the only pool of this name that a dead client has left.
+    """Return the record of the only pool of this name that a dead client has left.
+
+    ``journal``: this computer's database of pools.
 
     Raises:
         SpecError: no such pool, several of them, or a pool of another owner or provider.
@@ -290,7 +294,7 @@ def _owned(name: str, owner: Owner | None) -> SpecError:
 
 @dataclass(slots=True)
 class RecordedFleet:
-    """A fleet (`providers.base.Fleet`) that wraps another fleet and keeps its machines in the adoption record.
+    """A wrapper of a fleet (the machines of a pool) that keeps these machines in the adoption record.
 
     ``adopted``: machines that a dead client left and that `launch` has not returned yet.
     """

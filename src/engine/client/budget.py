@@ -87,7 +87,7 @@ async def ended_by(*watches: Watch) -> AsyncIterator[Callable[[], object]]:
 
 
 class UsageIntake:
-    """Collects the provider's figures of machines; `close` reports them by node.
+    """Collects the provider's figures of how much of each machine was used; `close` reports them by node.
 
     ``node_of`` returns a machine's node, or None.
     """
@@ -104,7 +104,7 @@ class UsageIntake:
             self._used.append(figures)
 
     def close(self) -> None:
-        """Report the figures of each node, and of all nodes together.
+        """Report how much of each node, and of all nodes together, was used.
 
         Nothing is reported if the provider has no figures.
         """
@@ -479,7 +479,7 @@ class BudgetWatch:
         self._budget.close(clock())
 
     def watches(self) -> Sequence[Watch]:
-        """Return the watches, which raise `BudgetExceeded` when a limit is reached."""
+        """Return the coroutine functions that wait until a limit is reached, and then raise `BudgetExceeded`."""
         return (self._watch,) if self._limited else ()
 
     async def _watch(self) -> Never:

@@ -133,7 +133,7 @@ def add_cleanup(error: BaseException, cleanup: CleanupError) -> None:
 
 
 def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> None:
-    """Raise the error of the clean-up, if any. If the block has raised ``error``, add the text to ``error`` instead."""
+    """Raise the error of the clean-up, if any. If the block has raised ``error``, add it to ``error`` instead."""
     if cleanup is None:
         return
     if error is None:
@@ -142,7 +142,7 @@ def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> N
 
 
 async def _pass_on(fleet: Fleet, tell: Callable[[LastWord], object]) -> None:
-    with suppress(Exception):  # the note only informs: errors of adding it are ignored
+    with suppress(Exception):  # the events only inform: errors of reading them are ignored
         async for event in fleet.events():
             if isinstance(event, LastWord):
                 tell(event)

@@ -58,11 +58,12 @@ def most_nodes(settings: Settings) -> int:
 class JobIntake:
     """The base class of `OpenPool`, which adds opening and closing. Accepts jobs while the pool's actor runs."""
 
+    # `engine.pool` gets these names from an open pool, so that their modules are imported only when a pool opens
     Job, BroadcastJob, as_settled = (
         SubmittedJob,
         BroadcastJob,
         staticmethod(as_settled),
-    )  # `engine.pool` uses these names through a pool, so that it imports their modules only when a pool opens
+    )
     KEEP = int(RunFlag.KEEP)
     connector: Connector  # set when the provider is open; before that, no call can be packed
 
@@ -95,7 +96,7 @@ class JobIntake:
         return JobId(next(self._ids))
 
     def explained(self, ending: Ending) -> Ending:
-        """Return how a call has ended, with the reason for the pool's end where that ended the call."""
+        """Return how a call has ended. If the pool's end has ended the call, add the reason for the pool's end."""
         return ending
 
     def keep_result(self, payload: Payload) -> None:
@@ -272,14 +273,14 @@ class JobIntake:
         return self._packer.node_modules
 
     def release(self, payload: Payload) -> None:
-        """Release the resources of a settled job's payload, whether or not the pool is still open."""
+        """Release the resources of the packed call of a job that is over, whether or not the pool is still open."""
         self._packer.release(payload)
 
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
         self._packer.set_outer_plugins(plugins)
 
     def with_traffic(self, snapshot: PoolSnapshot) -> PoolSnapshot:
-        """Return the snapshot, with the bytes sent to and received from each node added."""
+        """Return the snapshot of the pool's state, with the bytes sent to and received from each node added."""
         connector = getattr(self, "connector", None)
         if connector is None:  # the provider is still being opened
             return snapshot

@@ -1,4 +1,4 @@
-"""The jobs that callers hold. A job runs as one task of the ledger, or as a broadcast, with a task for each rank.
+"""The jobs that callers hold. A job runs as one task, or as a broadcast, with a task for each rank.
 
 `AnswerPolling` is busy polling for the result of a call that is the pool's only one, where polling shortens the wait.
 If client and node share a computer, a short call takes less time than a processor needs to fall asleep and wake up
@@ -144,7 +144,7 @@ class JobOwner(Protocol):
 class SubmittedJob(Generic[R]):
     """One submitted call. It can be awaited; cancelling the waiter cancels the job. Implements `job.Job`.
 
-    A job settles once. Its value is unpickled when it is first requested.
+    A job ends once. Its value is unpickled when it is first requested.
 
     ``future``: done when the job is over; its result is None. ``ending``: how the job ended, until its value has been
     unpickled; () from then on, so that a job that is kept does not hold the pickle in addition to the value.
@@ -294,7 +294,7 @@ class SubmittedJob(Generic[R]):
         return value
 
     def __call__(self, ending: Ending) -> None:
-        """Settle the job, once.
+        """End the job with this ending, once.
 
         The pool's actor calls the job itself when its task ends (`actors.interfaces.Settle`): a separate callback would
         take a bound method for each job. The call's blob is released even if no caller waits for the job any more.
@@ -445,7 +445,8 @@ def broadcast_of(
         on_loss: The pool's option.
         nodes: The nodes that are ready now.
         failed: Called with each rank's ending as soon as the rank fails.
-        watch: Watches ranks that stream. Such ranks run at most once, and end together as those of a collective.
+        watch: Watches ranks that stream. Such ranks run at most once. As in a collective broadcast, all ranks
+            end when one fails.
 
     Raises:
         SpecError: the plugins contradict each other, or need more than a node has.
@@ -461,13 +462,13 @@ def broadcast_of(
     every_rank_listens = one_listens(plugins) == "ranks"
     nodes = tuple(nodes)
     for facts in nodes if plugins else ():
-        # called here, too, so that the caller gets a plugin's error, and not the pool's actor
+        # The pool's actor will call this function, too. Call it here first, so that the user gets a plugin's error.
         ranks = ranks_per_node(facts)
         if every_rank_listens and ranks > MOST_PORTS:
             need = f"{ranks} ranks per node would each need a port, and at most {MOST_PORTS} of a node can have one"
             raise SpecError(f"{need}: run fewer ranks per node.")
     if payload.needs is not None:
-        # use the facts of the nodes that are ready now, as the amounts of nodes that join later are unknown
+        # use the facts of the nodes that are ready now, as the processors and memory of later nodes are unknown
         most = max(map(ranks_per_node, nodes), default=1)
     return BroadcastSpec(
         job=job,
@@ -498,7 +499,7 @@ def _ranks_of(plugin: Plugin, facts: NodeFacts) -> int:
 
 
 def held_by_ranks(payload: Payload, ranks: int, nodes: Sequence[NodeFacts]) -> Amounts:
-    """Return the amounts that ``ranks`` ranks of a call hold on one node together.
+    """Return the amounts of processors, memory and so on that ``ranks`` ranks of a call hold on one node together.
 
     Raises:
         SpecError: one of the nodes has less.

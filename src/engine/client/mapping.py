@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .job_intake import JobIntake
 
 
-Arrival = tuple[Any, Callable[[], None] | None]  # the type `Arrival` of `client_streams.Freezer`
+Arrival = tuple[Any, Callable[[], None] | None]  # the type of the result of `client_streams.Freezer.pack`
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ItemFreezer:
     """Implements `Freezer` for the items of a map."""
 
     def __init__(self, core: JobIntake, call_of: Callable[[list[Any]], Call[Any]]) -> None:
-        """``call_of`` returns the call of a task that runs these items."""
+        """``call_of``: takes a list of items, and returns the call of a task for these items."""
         self._core, self._call_of = core, call_of
         self._pickler: ItemPickler | None = None
 

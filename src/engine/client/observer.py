@@ -67,7 +67,7 @@ class Observer:
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
         self.logs = TaskLogs(lambda: self._record)
-        # whether a sink or reader wants the events of every call; the record wants only those of some calls
+        # whether a sink or reader wants the events of every call; the run's record (folder) gets those of some calls
         self._all = False
         # `tasks`: whether running calls need task events; `jobs`: whether any calls may need job events
         self.tasks = self.jobs = False
@@ -87,10 +87,11 @@ class Observer:
     async def aclose(
         self, error: BaseException | None = None, *, is_ending: Callable[[], bool] = lambda: False
     ) -> None:
-        """Close the record and the sinks without blocking the event loop. The record waits for the disk.
+        """Close the run's record (a folder) and the sinks without blocking the event loop.
 
-        Then wait for a slow reader of stdout, as `print` would. Do not wait if the program is ending: because of
-        ``error`` (the error of the pool's `with` block), a cancellation, or if ``is_ending`` returns True.
+        Closing the record waits for the disk. Then wait for a slow reader of stdout, as `print` would. Do not wait for
+        the reader if the program is ending: because of ``error`` (the error of the pool's `with` block), a
+        cancellation, or if ``is_ending`` returns True.
         """
         try:
             if self._record is not None:
@@ -102,7 +103,7 @@ class Observer:
             self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Close all sinks except the record."""
+        """End all readers of events, and close all sinks. Only `aclose` closes the run's record, too."""
         for reader in self._readers:
             _put(reader, None)
         for sink in self._sinks:

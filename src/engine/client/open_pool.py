@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     from .opening import Opening
 
 
-AFTER_S = 10.0  # seconds from the pool's start to the import, which takes 40 ms in a thread: shorter programs save it
+# seconds from the pool's start to the import of `ROOMS` in a thread: programs that end before save the 40 ms that the
+# import takes
+AFTER_S = 10.0
 _PACKAGE = __name__.partition(".engine.")[0]
 ROOMS = (
     "engine.api.html",
@@ -79,7 +81,7 @@ ROOMS = (
 
 
 def load_rooms() -> None:
-    """Import the modules. Ignore errors: the first code that uses a broken module gets the error."""
+    """Import the modules in `ROOMS`. Ignore errors: the first code that uses a broken module gets the error."""
     for room in ROOMS:
         with suppress(ImportError):
             import_module(f"{_PACKAGE}.{room}")
@@ -177,7 +179,7 @@ _within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=
 
 
 class OpenPool(JobIntake):
-    """One open pool. Between `start` and `stop`, it accepts jobs and settles them."""
+    """One open pool. Between `start` and `stop`, it accepts jobs and hands out their results."""
 
     def __init__(self, settings: Settings, observer: Observer, pool: AsyncVerbs, opening: Opening) -> None:
         super().__init__(settings, observer)
@@ -332,7 +334,8 @@ class OpenPool(JobIntake):
         record = self._adoption_record(stack)
         opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._last_word)
         opened = await stack.enter_async_context(opening)
-        # stop the watches first: a limit that is reached while machines are being ended would interrupt that
+        # at the end, first stop watching the pool's limits of cost and time: a limit that is reached while machines are
+        # being ended would interrupt that
         stack.callback(unwatch)
         fleet: Fleet = opened
         if record is not None:
@@ -381,7 +384,10 @@ class OpenPool(JobIntake):
         await hosts.stop()
 
     def _open_observer(self) -> None:
-        """Open the observer. If the record of this run cannot be made, the pool continues without a record."""
+        """Open the receiver of the pool's events.
+
+        If the record (folder) of this run cannot be created, the pool continues without a record.
+        """
         try:
             record = self.observer.sinks.record(self._budget.spending, self._requests, self.observer.job_counts)
         except Exception as error:  # noqa: BLE001  such as no home folder, or a plugin of the user's own
@@ -396,7 +402,7 @@ class OpenPool(JobIntake):
         return requests_to(self, self._stop_from_outside)
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
-        """Return the adoption record.
+        """Return the adoption record, with which a later client could take over the pool.
 
         None: the pool's machines end with this program, so no client can take them over.
         """

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 async def stacks(core: JobIntake) -> list[TaskStack]:
-    """Return the stacks of each running task and rank, ordered by job and rank. The pool's record has them as files."""
+    """Return the stacks of each running task and rank, ordered by job and rank.
+
+    The stacks are also reported as events, and stored as files in the record, the folder of the run.
+    """
     at = time.time()
     answers = await asyncio.gather(*map(_stacks_of, core.connector.links))
     taken = sorted((each for some in answers for each in some), key=lambda each: (each.job, each.rank, each.node))

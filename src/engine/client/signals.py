@@ -144,7 +144,8 @@ class ThreadHold(Hold):
             self._handler.settle()
 
     def end(self, *, innermost: bool) -> None:
-        if self.interruptible and innermost:  # the holds of outer blocks react after the inner blocks have ended
+        # of nested `with` blocks, only the innermost is interrupted; this method is called again when it has ended
+        if self.interruptible and innermost:
             self.interruptible = False
             assert self._handler is not None
             raise SystemExit(128 + self._handler.came)  # the exit code that shells report for the signal
@@ -183,7 +184,7 @@ class _EndingHandler:
     def __init__(self) -> None:
         self._process = os.getpid()
         self.came = 0  # number of the first signal; 0: none has arrived
-        self.holds: list[Hold] = []  # the hold of the innermost block is last
+        self.holds: list[Hold] = []  # those that are not released; that of the innermost `with` block is last
 
     @staticmethod
     def install() -> _EndingHandler | None:
@@ -216,7 +217,7 @@ class _EndingHandler:
         return os.getpid() != self._process
 
     def settle(self) -> None:
-        """End the blocks that the arrived signal has to end. When no hold is left, restore the default actions."""
+        """If a signal has arrived, end the pools' blocks. When no `Hold` is left, restore the default actions."""
         if self.came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])
@@ -243,8 +244,9 @@ class _InterruptHandler:
 
     @classmethod
     def hold(cls, hold: TaskHold) -> None:
-        """Hold SIGINT until `release`; only in the main thread, and if the handler of SIGINT is that of
-        `asyncio.run`.
+        """Handle SIGINT for the pool of ``hold`` until `release`.
+
+        Do nothing outside the main thread, or if the program has its own handler instead of that of `asyncio.run`.
         """
         if threading.current_thread() is not threading.main_thread():  # only the main thread can set signal handlers
             return
@@ -266,13 +268,13 @@ class _InterruptHandler:
 
     @classmethod
     def has_come(cls, hold: TaskHold) -> bool:
-        """Return whether a SIGINT was passed on while ``hold`` was held."""
+        """Return whether a SIGINT was passed on to asyncio, and ``hold`` is not released yet."""
         there: Any = signal.getsignal(signal.SIGINT)
         return isinstance(there, cls) and hold in there.holds and there._passed_on is not None
 
     @classmethod
     def lingers_s(cls, hold: TaskHold) -> float:
-        """Return how many seconds ``hold`` has to stay because a SIGINT was passed on just now."""
+        """Return for how many seconds the pool must still stay open, because a SIGINT was passed on just now."""
         there: Any = signal.getsignal(signal.SIGINT)
         if not isinstance(there, cls) or hold not in there.holds or there._passed_on is None:
             return 0.0

@@ -40,7 +40,8 @@ async def stream(
     """Implement `Pool.stream`. The call is submitted when the first value is requested.
 
     Args:
-        marked: Whether to yield `_BEGUN` first, for `begun`. The caller continues then, so the arguments are copied.
+        marked: Whether to yield the extra item `_BEGUN` first. The arguments are then copied before, because the caller
+            continues at this item and may change them.
         payload: The call, if it was packed before, with `Values` as its output.
     """
     if not isinstance(call, StreamCall):

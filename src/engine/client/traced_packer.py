@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TracedPacker(Packer):
-    """A packer that reports each call to ``traces``. ``packer``: as for `Packer`."""
+    """A packer that reports each call to ``traces``. ``packer``: the arguments of `Packer`."""
 
     _carrier: Mapping[str, str]  # the trace context of the call that is being packed
 

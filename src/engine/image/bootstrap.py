@@ -1,6 +1,6 @@
-"""Installation of a prepared image on one host: inspect the host, send the runtime, run the installer.
+"""Installation of a prepared image on one host: inspect the host, send Outrider's code, run the installer.
 
-It may be repeated, and it may be cancelled at any time.
+The installation may be repeated, and it may be cancelled at any time.
 """
 
 from __future__ import annotations

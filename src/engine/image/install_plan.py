@@ -197,7 +197,7 @@ class Prepared:
     runtime: outrider_archive.OutriderArchive
     includes: Includes
     requirements: Requirements | None  # the packages to install; None: neither the image nor a plugin needs any
-    uv: Uv | None  # None: uv is not installed on this computer, and it is not certain that it is needed
+    uv: Uv | None  # None: uv is not installed on this computer; the image may not need it
     wheel_cache: WheelCache  # wheels, and uv for other platforms; they are fetched when the first node needs them
     hidden: list[str]  # texts to hide in all output: the secrets, also in quoted and encoded form
     volumes: tuple[Volume, ...] = ()

@@ -365,7 +365,7 @@ def _indexes(indexes: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...],
 
 def _check_hashed(lines: Sequence[str]) -> None:
     for line in lines:
-        # a wheel on this computer, which cannot change after it was copied
+        # options need no hash, and neither do wheels on this computer, which cannot change after they were copied
         is_fixed = line.startswith("-") or "@ file:" in line or hashes_in(line)
         if not is_fixed:
             raise SpecError(

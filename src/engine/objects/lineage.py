@@ -42,7 +42,7 @@ class Need(Enum):
 class Origin:
     """The call that computed a result.
 
-    It may run again ``left`` times. ``call``: data of the class's user, not interpreted here.
+    It may run again ``left`` times. ``call``: any object that describes the call; this module does not use it.
     """
 
     call: object

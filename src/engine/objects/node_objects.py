@@ -268,7 +268,7 @@ class NodeObjects:
         return await self.place(attempt, at.blob)
 
     async def _copy_from_home(self, home: NodeObjects, peers: PeerTransfers, attempt: int, at: Whereabouts) -> str:
-        """Copy an object from its home, or through this process if that fails. Return its name on this node."""
+        """Copy an object from the node that keeps it, or else through this process. Return its name on this node."""
 
         async def send_rest(name: str, offset: int) -> None:
             await self._ensure_on_client(at)
@@ -284,7 +284,7 @@ class NodeObjects:
         return name
 
     async def _ensure_on_client(self, at: Whereabouts) -> None:
-        """Fetch an object from its home to the client, once for all nodes that wait for it."""
+        """Fetch an object from the node that keeps it to the client, once for all nodes that wait for it."""
         home = at.home
         if self.same_host and isinstance(home, NodeObjects) and home.same_host:
             try:  # both nodes are on this computer: open the memory file, which exists while any process has it open

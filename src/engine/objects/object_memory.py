@@ -44,7 +44,7 @@ class HeldObject:
     kept: bool  # whether this is the only copy of an object to which a reference is left
     uses: int = 0  # number of attempts that use it, plus one during its transfer
     on_disk: bool = False
-    idle_since: int = 0  # value of the counter `_turn` when the object was last used: no time
+    idle_since: int = 0  # value of the counter `_turn` when the object was last used; not a time
 
 
 class ObjectMemory:
@@ -62,7 +62,7 @@ class ObjectMemory:
         self._turn = 0
         self._idle_in_memory: OrderedDict[str, HeldObject] = OrderedDict()  # least recently used first
         self._idle_on_disk: OrderedDict[str, HeldObject] = OrderedDict()
-        self._remembered = 0  # number of idle objects that are not kept
+        self._remembered = 0  # number of objects that no attempt uses, and that are not the only copy of a value
         self._bytes = [0, 0]  # bytes of all objects: in memory, and on disk
 
     def __len__(self) -> int:

@@ -84,7 +84,7 @@ class RememberedCall:
         return _producer(self.function, self.node)
 
     def lost_result(self) -> Whereabouts:
-        """Return the record of where the result is, for a result that is nowhere."""
+        """Return the `Whereabouts` of the result when it is lost: no node has it."""
         return Whereabouts(self.name, None, 0, producer=self.producer)
 
 
@@ -142,7 +142,10 @@ class Remaking:
     # --- remembered calls -----------------------------------------------------------------------------------------
 
     def remembering(self, payload: Payload, options: Options, on: int | None, settle: Settle) -> Settle:
-        """Return a ``settle`` callback that also remembers the job's call, if the result stays on its node."""
+        """Return a callback for the job's ending.
+
+        It remembers the job's call if the result stays on its node, and then calls ``settle``.
+        """
 
         def settle_and_remember(ending: Ending) -> None:
             if type(ending) is Settled and isinstance(ending.outcome, StoredObject):
@@ -325,8 +328,8 @@ class Remaking:
 class WaitingJob:
     """A job with objects in its arguments.
 
-    Either the pool's actor has the job, or the job waits here while an object is recomputed. To the actor, the
-    instance is the job's ``settle`` callback.
+    Either the pool's actor has the job, or the job waits here while an object is recomputed. The actor calls this
+    object when the job has ended.
     """
 
     __slots__ = ("_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task", "_whereabouts")
@@ -350,7 +353,7 @@ class WaitingJob:
         self._sent = True
 
     def __call__(self, ending: Ending) -> None:
-        """Settle the job; if it was not sent to its node because an object was lost, wait for that object again."""
+        """End the job; if it was not sent to its node because an object was lost, wait for that object again."""
         if type(ending) is Settled and ending.verdict is Verdict.UNSENT and self._is_worth_a_wait():
             self._wait()
         else:
@@ -396,7 +399,7 @@ def _call_of(origin: Origin) -> RememberedCall:
 
 
 def _source_of(argument: StoredObject) -> Origin | Argument:
-    """Return how an argument of a remembered call is found again: by its own call, or only while it exists."""
+    """Return the call that can recompute an argument of a remembered call, or a weak reference to the argument."""
     if argument.origin is None:
         return Argument(weakref.ref(argument), argument.at.producer)
     return cast("Origin", argument.origin)

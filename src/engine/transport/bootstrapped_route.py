@@ -1,7 +1,8 @@
-"""A route to a machine that has no executor yet: bootstrap the machine, over any kind of connection.
+"""A route to a machine that does not run Outrider yet: install and start the executor, over any kind of connection.
 
-An image may take longer to install than the machine's lease lasts. So the lease is checked at the first contact, and
-renewed until the machine's executor does that.
+The executor is Outrider's process on the machine. A cloud machine ends itself when its lease is not renewed in time. As
+the installation of an image may take longer, the lease is checked at the first contact, and renewed until the executor
+renews it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class LeaseRenewal:
     """The renewal of a lease: touches the lease file ``file`` on the machine at once, and repeatedly until `close`.
 
     A failed renewal is tried again. It is not reported: other work on the same connection fails too, and reports the
-    error. ``checked``: the first touch must have an effect. LEASE-1: a machine that cannot end itself is not used.
+    error. ``checked``: check whether the machine detects the first touch. LEASE-1: a machine that cannot end itself is
+    not used.
     """
 
     def __init__(self, shell: CommandRunner, file: str, lease_s: float, *, checked: bool) -> None:
@@ -62,7 +64,8 @@ class LeaseRenewal:
     async def during(self, work: Coroutine[Any, Any, T], machine: str) -> T:
         """Return the result of ``work``.
 
-        If the lease is not armed, cancel the work and refuse the machine: without a lease, it could outlive its client.
+        If the machine would not end itself when its lease expires (the lease is not armed), cancel the work and refuse
+        the machine: it could outlive its client.
 
         Raises:
             ConnectFailed: the lease is not armed.

@@ -159,7 +159,7 @@ class Listener(Protocol):
 
 
 class Control(Channel):
-    """The control channel. Its first message answers the hello; all later messages belong to the session."""
+    """The control channel. Its first message answers the client's greeting; later messages belong to the session."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,7 +318,7 @@ class Sending(Transfer):
         self._pump()
 
     def limit(self, ahead: SendAhead) -> None:
-        """Send no more bytes than ``ahead`` allows, from now on.
+        """From now on, send no more bytes than ``ahead``, the flow control of this transfer, allows.
 
         Each time that the other end has passed on bytes, the caller must call `taken` with their number.
         """

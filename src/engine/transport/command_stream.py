@@ -294,8 +294,8 @@ def _hang_up(channel: Any) -> None:
 class _Carrier(asyncssh.SSHClientSession[bytes]):
     """The SSH session on a login host whose command carries the inner SSH connection to the machine.
 
-    The inner connection is created only when the command has started, because its login timeout begins at its creation,
-    and because a caller must then await its error.
+    The inner connection is created only when the command has started: the connection's login timeout begins at its
+    creation, and from then on a caller must wait for the connection, to get its error.
     """
 
     wanted = True  # whether the opening call still waits for this session

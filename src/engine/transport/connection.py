@@ -151,7 +151,7 @@ class Connector:
         task.add_done_callback(self._evictions.discard)
 
     async def close(self) -> None:
-        """Close all connections, and stop trying to reach nodes that were given up: their lease ends those nodes."""
+        """Close all connections. Stop trying to reach nodes that were given up: they end when their lease expires."""
         await self._forwards.close()
         for task in self._evictions:
             task.cancel()
@@ -181,7 +181,7 @@ class Connector:
     def facts(self) -> list[NodeFacts]:
         """The facts of the ready nodes, in the order of their ranks.
 
-        In a pool that is too large for a list of peers: the facts of all reached nodes.
+        If the pool is so large that most nodes get no list of the others: the facts of all reached nodes.
         """
         ready = self._settings.views.facts
         return [connection.facts for connection in self._connections.values()] if ready is None else ready
@@ -376,7 +376,7 @@ class NodeConnection:
         return losing
 
     async def close(self) -> None:
-        """End the session: retire the plugins, send `Bye` to the executor, and wait until it closes the channel.
+        """End the session: end the tasks and plugins, send `Bye` to the executor, and wait until it closes the channel.
 
         For a node on this computer, do not wait: its provider ends the executor's process right after.
         """
@@ -520,7 +520,7 @@ class NodeConnection:
         self._silence.answered(time.monotonic())
 
     def _report_while_running(self, batch: Sequence[Report]) -> None:
-        """Send the pool reports, unless its plugins are being stopped: then no ended task frees a slot for another."""
+        """Pass the reports to the pool, unless its plugins are being stopped: then an ended task must free no slot."""
         if reports := self._settings.plugins.reported(batch):
             self._reports(reports)
 

@@ -73,7 +73,7 @@ class _Place:
 
     open: list[SharedLogin] = field(default_factory=list)
     dialling: asyncio.Task[Connected] | None = None
-    waiting: int = 0  # number of calls that wait for `dialling`
+    waiting: int = 0  # number of calls that wait for the connection that `dialling` opens
 
 
 class SharedLogins:

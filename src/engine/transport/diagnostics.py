@@ -111,7 +111,8 @@ def _agree(one: Offset, other: Offset) -> bool:
     return abs(one.seconds - other.seconds) <= one.error_s + other.error_s
 
 
-# A node must answer within the duration of a profile and this number of seconds more. The node's tasks have 70 s more.
+# A node must answer within the duration of a profile and this number of seconds more. The profiled task must end its
+# profile within the duration and 70 s more.
 PROFILE_MARGIN_S = 80.0
 # number of pings at the beginning and at the end of a profile, and seconds between two pings; the ping with the
 # shortest round trip gives the offset of the clocks
@@ -124,7 +125,7 @@ class NodeProfiles:
 
     Args:
         node: The node.
-        orders: The attempts of the node.
+        orders: The attempts of the node; an attempt is one try to run a task.
         fetches: Attempt -> its running fetches from the node.
         send: Sends the node a message.
         observe: Receives an event for each profile that has ended.
@@ -184,7 +185,7 @@ class NodeProfiles:
                 future.set_result(self._of(order, profile, "", "its node was lost"))
 
     async def _arrive(self, order: Order, message: wire.Profiled) -> None:
-        """Report the profile once its artifact is stored in the record."""
+        """Report the profile once its file (artifact) is stored in the record, the folder of the run."""
         if fetching := {*self._fetches.get(message.attempt, ())}:
             await asyncio.wait(fetching)
         await self._look_at_clock()
@@ -301,7 +302,7 @@ SAMPLE_BURST = 10  # number of samples that may arrive together, for example aft
 
 
 class SampleIntake:
-    """The intake of one node's samples. ``every_s``: the requested interval; None: no samples."""
+    """Receives one node's samples of its load. ``every_s``: the requested interval; None: no samples."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class SilenceClock:
         self._due_at: float | None = None
 
     def expect(self, at: float) -> None:
-        """Set when the next timer is due."""
+        """Record the time at which the next timer is due."""
         self._due_at = at
 
     def answered(self, now: float) -> None:

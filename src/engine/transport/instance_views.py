@@ -41,7 +41,7 @@ class InstanceViews:
         return None if self._placed else [facts for _, facts in self._members]
 
     def view(self, node: NodeId, members: Members) -> tuple[bytes, bytes] | None:
-        """Return a node's packed view for `wire.messages.View`; None: the node is not one of the members.
+        """Return a node's packed view (its description of the pool); None: the node is not one of the members.
 
         The view is in two parts; the second part is one object that all nodes share.
         """
@@ -49,7 +49,8 @@ class InstanceViews:
         if members is not self._members:
             self._members = members
             self._by_node = {each: (rank, facts) for rank, (each, facts) in enumerate(members)}
-            self._world = None  # drop the packed worlds: they leave out the peers that the previous view listed
+            # drop the packed descriptions of broadcasts: they leave out the peers that the previous view listed
+            self._world = None
             self.names_peers = len(members) <= NAMED_MOST
             accelerators = sum([len(facts.accelerators) for _, facts in members])
             self._shared_view = _pack(self._counts(len(members), accelerators))
@@ -62,7 +63,7 @@ class InstanceViews:
         return _header(self._shared_view, own) + own[1:], self._shared_items
 
     def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> bytes:
-        """Return a node's packed view without its peers. The time does not depend on the number of nodes."""
+        """Return a node's packed view of the pool, without peers. The time does not depend on the number of nodes."""
         self._placed = True
         return _pack(self._counts(nodes, accelerators) | _own(rank, facts))
 

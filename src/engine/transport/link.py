@@ -107,7 +107,7 @@ class NodeLink:
         self.node, self.session = node, session
         self._views, self._checkpoints = views, checkpoints
         self._pool_reports, self._answered = reports, answered
-        self._named = False  # whether the node's last view listed its peers
+        self._named = False  # whether the node's last view (description of the pool) listed its peers
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = self._closed = False
@@ -118,7 +118,8 @@ class NodeLink:
         self.orders = attempts.orders
         self._internal: InternalTasks | None = None  # None: the node has run no internal task yet
         self.executor_error = ""  # the internal error for which the executor ends itself; empty: no error
-        self._defined: dict[bytes, None] = {}  # functions that the node has; a dict for the reason given in `Attempts`
+        # functions that the node has; a dict is used as a set, because an empty dict takes less memory
+        self._defined: dict[bytes, None] = {}
         self._codes: dict[bytes, Blob] = {}  # blobs of functions that are too large for a frame
         # number of a ping -> the attempts that were on the node when the ping was sent
         self._pinged = dict[int, tuple[int, ...]]()
@@ -406,7 +407,7 @@ class NodeLink:
     # --- large data -----------------------------------------------------------------------------------------------
 
     async def _send_data_and_run(self, run: wire.Run, payload: Payload) -> None:
-        """Send a held-back attempt, once all data that it needs is on the node."""
+        """Send an attempt that waits for its large data, once all this data is on the node."""
         try:
             run = await self._send_data(run, payload)
         except Exception as error:  # noqa: BLE001  for example, no memory: only this task fails
@@ -419,7 +420,7 @@ class NodeLink:
         else:
             del self._attempts.held_back[run.attempt]
             order = self.orders[run.attempt]
-            # pack the world again: the node may have received a view with another list of peers since
+            # pack the description of the broadcast again: meanwhile, the node may have got another list of peers
             if order.world is not None:
                 run = run._replace(world=self._views.world(order.world, order.rank, named=self._named))
             if payload.needs is not None:
@@ -496,7 +497,8 @@ class InternalTasks:
 def internal_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
     """Return the payload of an internal task.
 
-    ``code``: the `serialization.program` of the task's function. ``output``: receives the values that the task yields.
+    ``code``: the task's function, packed by `serialization.program.build`. ``output``: receives the values that the
+    task yields.
     """
     args, kwargs, inputs = call.detach()
     flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)

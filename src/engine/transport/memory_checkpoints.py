@@ -147,7 +147,7 @@ class NodeReplicas:
 
 
 class Offer(NamedTuple):
-    """The version of a run from which the ranks of a generation resume.
+    """The version of a training run's checkpoint from which the ranks of a restarted broadcast resume.
 
     ``blobs``: for each rank, the name of the blob on the rank's node from which the rank resumes.
     """
@@ -165,7 +165,8 @@ class MemoryCheckpoints:
         self._nodes: dict[NodeId, NodeReplicas] = {}
         self._expected: set[JobId] = set()
         self._numbers = itertools.count(1)
-        # job -> number of the generation that resumes, and the task that prepares the offers for its ranks
+        # job -> number of the generation (run of the broadcast) that resumes, and the task that prepares the offers for
+        # its ranks
         self._restoring: dict[JobId, tuple[int, asyncio.Task[list[Offer]]]] = {}
         # (node, blob) -> tasks that copy this blob
         self._copying: dict[tuple[NodeId, str], set[asyncio.Task[None]]] = {}
@@ -195,7 +196,8 @@ class MemoryCheckpoints:
     # --- parts that ranks have left -------------------------------------------------------------------------------
 
     def kept(self, node: NodeReplicas, order: Order, world: World, message: parts.Kept) -> None:
-        if world.nodes[order.rank // world.ranks_per_node] != node.node:  # the generation of the message is over
+        # the message belongs to a run of the broadcast that is over
+        if world.nodes[order.rank // world.ranks_per_node] != node.node:
             node.drop(message.blob)
             return
         part = Left(message.blob, message.size_bytes, message.digest, message.sharded, copies=message.copies)
@@ -257,16 +259,17 @@ class MemoryCheckpoints:
     # --- resuming a new generation --------------------------------------------------------------------------------
 
     def may_offer(self, order: Order) -> bool:
-        """Return whether the attempt's generation may resume from memory. If True, the caller calls `offer`."""
+        """Return whether a restarted broadcast may resume from checkpoints in memory. If True, call `offer` next."""
         return order.world is not None and order.world.generation > 1 and order.task.job in self.versions.jobs
 
     async def offer(self, order: Order) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names and blobs from which a rank resumes, once all parts are on the generation's nodes."""
+        """Return the names and blobs from which a rank resumes, once all checkpoint parts are on the ranks' nodes."""
         world, job = order.world, order.task.job
         assert world is not None, "it is a rank"
         generation, restoring = self._restoring.get(job, (0, None))
         if restoring is None or generation != world.generation:
-            if restoring is not None:  # the task of the earlier generation would drop copies that this generation needs
+            # cancel the task of an earlier run of the broadcast: it would drop copies that this run needs
+            if restoring is not None:
                 restoring.cancel()
             restoring = asyncio.ensure_future(self._restore(job, world))
             self._restoring[job] = world.generation, restoring
@@ -275,7 +278,7 @@ class MemoryCheckpoints:
         except asyncio.CancelledError:
             if not restoring.cancelled():
                 raise
-            offers = []  # the job or this generation has ended
+            offers = []  # the job, or this run of the broadcast, has ended
         return (
             tuple(f"{PREFIX}{order.attempt}:{_offer_text(each, order.rank)}" for each in offers),
             tuple(each.blobs[order.rank] for each in offers),
@@ -286,7 +289,7 @@ class MemoryCheckpoints:
         for run in [*self.versions.jobs.get(job, {})]:
             while (version := self.versions.chosen(job, run, world.size)) is not None:
                 places = await self._place(job, run, version, world)
-                if places is None:  # a node of this generation is lost, so the generation ends
+                if places is None:  # a node is lost, so this run of the broadcast ends
                     return []
                 if len(places) == world.size:
                     offers.append(Offer(run, version, tuple(places)))
@@ -317,8 +320,8 @@ class MemoryCheckpoints:
     async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
         """Copy a part to a node, and verify it there. Return its blob, or "" on failure.
 
-        A connected node that does not answer delays all ranks of the generation, but only for the time that `_in_time`
-        allows: then the part counts as damaged.
+        A connected node that does not answer delays all ranks of the broadcast, but at most for the time that
+        `_in_time` allows: after that time, the part counts as damaged.
         """
         if (mine := part.at.get(node.node)) is not None:
             try:

@@ -1,7 +1,8 @@
 """The versions of checkpoints that nodes keep in memory: which are kept, on which nodes, and which version a training
 resumes from. No I/O, no clock. A version is the state of all ranks at one step. Each rank leaves its part of the
-version in the memory of its node; copies of the part go to the next nodes in the generation. A version is *safe* when
-each rank's part has as many copies as requested, or as there are nodes.
+version in the memory of its node; copies of the part go to the next nodes in the generation, which is one run of the
+broadcast on a fixed set of nodes. A version is *safe* when each rank's part has as many copies as requested, or as
+there are nodes.
 
 MEMORY-1: the newest safe version is dropped only when a newer version is safe, or when a new generation resumes from
 another version or from the storage.
@@ -25,8 +26,10 @@ from ...actors.interfaces import JobId, NodeId
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 3  # parts that a node keeps of one rank and generation: two in the rank's two slots, and one just reported
-MOST_RUNS = 64  # runs of one job of which versions are kept
+# Most checkpoint parts that a node keeps of one rank in one generation (run of a broadcast): two in the rank's two
+# memory slots, and one that was just reported.
+MOST = 3
+MOST_RUNS = 64  # most named training runs of one job for which checkpoint versions are kept
 
 
 class VersionId(NamedTuple):
@@ -73,7 +76,7 @@ class DropCopy(NamedTuple):
 
 
 class TellSafe(NamedTuple):
-    """A decision: report to the rank that left ``blob`` on ``node`` that the blob's version is safe."""
+    """A decision: report to the rank that left ``blob`` on ``node`` that the version has enough copies (is safe)."""
 
     node: NodeId
     blob: str
@@ -85,7 +88,8 @@ class Part:
     digest: int
     wanted: int
     at: dict[NodeId, str] = field(default_factory=dict)  # node -> name of the blob with the node's copy of this part
-    left: TellSafe | None = None  # the decision to make when the version becomes safe; None: no rank has left this part
+    # the decision to make when the version has enough copies (is safe); None: no rank has left this part
+    left: TellSafe | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +118,7 @@ class Version:
 class RunVersions:
     """The versions of one run of a job.
 
-    ``latest``: rank -> the latest version that the rank has reported in the current generation.
+    ``latest``: rank -> the latest version that the rank has reported in the current generation (run of the broadcast).
     """
 
     versions: dict[VersionId, Version] = field(default_factory=dict)
@@ -123,7 +127,10 @@ class RunVersions:
 
 
 class MemoryVersions:
-    """All versions of a pool. ``decisions`` collects the actions for the caller, who carries them out and clears it."""
+    """All checkpoint versions of a pool.
+
+    ``decisions`` collects the actions for the caller, who carries them out and clears it.
+    """
 
     most = MOST
 
@@ -134,7 +141,10 @@ class MemoryVersions:
     # --- reports of ranks -----------------------------------------------------------------------------------------
 
     def kept(self, part_id: PartId, part: Left, nodes: Sequence[NodeId], each: int) -> None:
-        """Note that a rank has left a part. ``nodes``: the nodes of the rank's generation; ``each``: ranks per node."""
+        """Note that a rank has left its part of a checkpoint in the memory of its node.
+
+        ``nodes``: the nodes of the broadcast's current run. ``each``: the number of ranks per node.
+        """
         job, run, version, rank = part_id
         node = nodes[rank // each]
         runs = self.jobs.setdefault(job, {})
@@ -223,7 +233,7 @@ class MemoryVersions:
         return part is not None
 
     def resumed(self, job: JobId, run: str, version: VersionId | None) -> None:
-        """Note the version from which a new generation resumes. All other versions are dropped."""
+        """Note the version from which a restarted broadcast resumes. All other versions are dropped."""
         of = self.jobs.get(job, {}).get(run)
         if of is not None:
             for each in [each for each in of.versions if each != version]:
@@ -243,8 +253,9 @@ class MemoryVersions:
                 self._drop(version)
 
     def _is_passed_by(self, of: RunVersions, version: Version) -> bool:
-        """Return whether a rank has skipped this version: it reported a newer version of the same generation, and never
-        this one.
+        """Return whether a rank has skipped this version.
+
+        In the same generation (run of the broadcast), the rank has reported a newer version, and never this one.
         """
         return any(
             latest > version.id and latest.generation == version.id.generation and rank not in version.parts

@@ -105,7 +105,7 @@ class Attempts:
         await asyncio.wait([self._over], timeout=within_s)
 
     def end_wait(self, attempt: int) -> None:
-        """Note that an attempt is over for which `wait_until_over` may wait. Call it while `awaited` is not empty."""
+        """Note the end of an attempt: `wait_until_over` may wait for it. Call this while `awaited` is not empty."""
         self.awaited.pop(attempt, None)
         if not self.awaited and self._over is not None:
             self._over.set_result(None)
@@ -115,7 +115,7 @@ class ReportsOwner(Protocol):
     """The interface of a node's link, which `NodeReports` calls: one reference takes less memory than callbacks."""
 
     def report(self, reports: Sequence[Report], /) -> None:
-        """Send the pool reports that follow later than their messages, when values have been fetched."""
+        """Send the pool the reports that were delayed until the values in them were fetched from the node."""
 
     def ponged(self, pong: wire.Pong, /) -> None:
         """Handle the answer to a ping."""

@@ -1,7 +1,8 @@
 """The client's side of plugin hosts: processes that run the plugins' code on the nodes, one for each node.
 
-A plugin host (see `runtime.plugin_host`) is a task beside the slots, unknown to the pool's actor. This module starts
-the plugin host, exchanges messages with it, and ends it after the tasks. `api.plugin` has the interfaces of both sides.
+A plugin host (see `runtime.plugin_host`) is a task that takes no slot, and that the pool's actor does not know. This
+module starts the plugin host, exchanges messages with it, and ends it after the tasks. `api.plugin` has the interfaces
+of both sides.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ class PluginHosts:
     async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts:
         """Set up all plugins on a connected node. Return the node's facts, to which plugins may have added variables.
 
-        On cancellation, plugins that have started end with the executor. ``systematic``: an error here would occur on
-        every node.
+        On cancellation, plugins that have started end with the executor. ``systematic``: whether an error on this node
+        would occur on every node.
 
         Raises:
-            ConnectFailed: (``fatal``) a plugin cannot be set up on the node.
+            ConnectFailed: a plugin cannot be set up on the node, and another try would not help.
         """
         if not self._plugins:
             self.publish(Joined(node, facts))

@@ -34,8 +34,9 @@ class Place(NamedTuple):
 async def anybody(machines: Sequence[Machine]) -> bool:
     """Return whether an SSH port of these machines or their witnesses responds, even with a refusal. Do not log in.
 
-    For a machine behind other hosts, the first host on the way is probed. A refusal by that host is no answer, as
-    nothing behind it can be reached. This computer's own addresses, such as the end of a tunnel, prove nothing.
+    Witnesses are other servers, whose silence shows that this computer's network is down. For a machine behind other
+    hosts, the first host on the way is probed. A refusal by that host is no answer, as nothing behind it can be
+    reached. This computer's own addresses, such as the end of a tunnel, prove nothing.
     """
     asking = [
         asyncio.ensure_future(answers(place.host, place.port, behind=place.behind)) for place in await _places(machines)
@@ -80,7 +81,7 @@ def _is_here(family: int, address: Any) -> bool:
 
 
 async def _places(machines: Sequence[Machine]) -> list[Place]:
-    """Return the servers to probe, witnesses before nodes."""
+    """Return the servers to probe: first the witnesses (servers other than the nodes), then the nodes."""
     ways: dict[Address, Login | None] = {}
     for machine in machines:
         for address in machine.witnesses:

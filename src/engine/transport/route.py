@@ -24,7 +24,8 @@ from ..node.client_channels import peer_uid
 from ..wire.codec import ProtocolError
 from .channels import Channel
 
-# concurrent blob transfers: each takes a descriptor of the executor and of its forwarder, and all share one connection
+# Concurrent transfers of blobs (large values): each takes a file descriptor in the executor and one in the process that
+# forwards data to it, and all share one connection.
 TRANSFERS = 16
 
 
@@ -67,7 +68,7 @@ class Route:
         """Start an executor on the machine unless one runs. After an error or a cancellation, call `abort`."""
 
     def greeted(self) -> None:
-        """Handle the executor's first answer: from now on, the executor renews the machine's lease."""
+        """Handle the executor's first answer: from now on, the executor renews the machine's time-limited lease."""
 
     def forget(self) -> None:
         """Forget an executor that never answered and may have ended: the next `prepare` starts a new one."""
@@ -98,7 +99,7 @@ class Route:
         return refusal(self._machine, error)
 
     def begin_another(self, reached: Callable[[], None]) -> None:
-        """Begin a second connection, as the current one is silent, unless this was done. The next `reach` uses it."""
+        """Begin a second connection, as the current one is silent, unless one was begun. The next `reach` uses it."""
 
     def begin_no_other(self) -> None: ...
 
@@ -139,7 +140,7 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Return whether the network, the system or the other side may be the cause, rather than an internal error."""
+    """Return whether the network, the system or the other side may have caused the error: else it is internal."""
     libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError | EOFError) or "asyncssh" in libraries
 

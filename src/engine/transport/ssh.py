@@ -144,7 +144,8 @@ class Connected:
 
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
-    release: Callable[[], object] | None = None  # called after `abort`: releases a shared carrier
+    # called at the end of `abort`: ends the command on which this connection runs, or leaves the shared connection
+    release: Callable[[], object] | None = None
     # the connection to a login host on which a command carries this connection; None: no login host
     carrier: Connected | None = None
 
@@ -196,7 +197,7 @@ def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> Non
 
 
 def take_packets_alone(connection: Any) -> None:
-    """Make the connection process received data one packet at a time; `packet_ends` gives the reason."""
+    """Make the connection process received data one packet at a time; the module's docstring gives the reason."""
     take, info = connection.data_received, connection.get_extra_info
     # A ProxyCommand carries the connection: change nothing, or the end of the command would not be noticed.
     if info("socket") is None:
@@ -360,7 +361,7 @@ async def _as_the_user(machine: Machine, way: Login) -> Connected:
 
 
 async def through(stops: Sequence[Stop], options: dict[str, Any], *, to: Stop | None = None) -> Connected:
-    """Connect to each stop in turn; see `ssh_stops.dial`."""
+    """Connect to each jump host in turn, and then to the machine; see `ssh_stops.dial`."""
     passed = await dial(stops, options, to=to, client=Client, on_connection=send_nothing_to_ignore)
     *hops, last = passed.connections
     return Connected(last, hops, release=None if passed.command is None else passed.command.end)
@@ -369,7 +370,7 @@ async def through(stops: Sequence[Stop], options: dict[str, Any], *, to: Stop | 
 async def hedged(
     begin: Callable[[], Coroutine[Any, Any, T]], discard: Callable[[T], object], *, every_s: float, at_once: int
 ) -> T:
-    """Return the result of the first try that succeeds. Every ``every_s`` another try begins, up to ``at_once``.
+    """Return the result of the first call of ``begin`` that succeeds. Every ``every_s``, try again, up to ``at_once``.
 
     Several tries help because a connection that was begun while the network was down continues late: TCP retries after
     1, 3 and 7 s. After the first success, the other tries are cancelled, and their results are discarded. Cancel-safe

@@ -1,7 +1,7 @@
-"""The output and the log records of tasks on their way from the nodes to the sinks of the pool.
+"""The output and the log records of tasks, on their way from the nodes to displays and files.
 
-`PrintedLines` joins chunks of output to lines, and publishes the lines as events. `TaskLogs` passes log records to the
-run's record; without a record, they are dropped.
+`PrintedLines` joins chunks of output to lines, and publishes the lines as events. `TaskLogs` stores log records in the
+run's record, the folder of the run; without a record, the log records are dropped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ FETCHES = 4
 class PrintedLines:
     """Joins the output of a pool's tasks to lines, and publishes the lines as events.
 
-    The beginning of an unfinished line is kept while its attempt runs. For attempts that the client did not send,
-    nothing is kept, so a node cannot use more than 128 KiB of the client's memory per attempt.
+    The beginning of an unfinished line is kept while its attempt runs. A node may also send output of attempts that the
+    client never sent to it; of these, nothing is kept. So a node cannot use more than 128 KiB of the client's memory
+    per attempt.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ def _decoded(text: bytes) -> str:
 
 
 class TaskLogs:
-    """Handles the log records of a pool's tasks. ``record``: returns the pool's record, or None."""
+    """Handles the log records of a pool's tasks. ``record``: returns the pool's record (folder), or None."""
 
     def __init__(self, record: Callable[[], RunRecord | None]) -> None:
         self._record = record
@@ -124,7 +125,7 @@ class TaskLogs:
     def wanted(self) -> bool:
         """Return whether log records are stored now.
 
-        They are not if the pool has no record, or the record has failed.
+        They are dropped if the pool has no record (folder of the run), or if writing to the record has failed.
         """
         record = self._record()
         return record is not None and not record.failed
@@ -156,7 +157,7 @@ class TaskLogs:
         """
         record = self._record()
         async with self._turns:
-            if not self.wanted:  # the record has failed while other artifacts were fetched
+            if not self.wanted:  # writing to the record has failed while other artifacts were fetched
                 drop()
                 raise RuntimeError("there is no record any more")
             try:

@@ -180,10 +180,10 @@ def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping
 
 
 def _seen_by(python: str) -> tuple[bool, list[str]]:
-    """Return the packages that an interpreter sees, which may be in a virtual environment.
+    """Return from where an interpreter imports packages. The interpreter may be in a virtual environment.
 
-    A new environment that is created from a virtual environment is based on the Python below, and would not see the
-    packages of that virtual environment.
+    A new environment that is created with the interpreter of a virtual environment is based on the Python installation
+    behind it, and would not see the packages of that virtual environment.
 
     Returns:
         Whether the interpreter sees the packages of the Python installation, and the package folders of its virtual

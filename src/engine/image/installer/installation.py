@@ -24,7 +24,8 @@ from . import protocol
 TAIL_LINES = 40
 LINE_CHARACTERS = 500
 _KEPT_LINES = 10_000
-_GRACE_S = 2.0  # seconds to wait for the end of root's processes, which only their sudo can end, when it gets SIGTERM
+# seconds to wait after SIGTERM: a process of root ends only if the sudo that started it gets SIGTERM and passes it on
+_GRACE_S = 2.0
 _ANSWERED_S = 30.0  # maximum seconds for a command that only prints information
 # Seconds to wait for the last output of a command that has ended. If the command left a process in the background, that
 # process may keep the pipe open.

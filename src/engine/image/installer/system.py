@@ -88,7 +88,7 @@ _FUSE = (10, 229)  # (major, minor) device number of /dev/fuse, from Documentati
 
 
 def mount_volumes(installation: Installation, plan: Mapping[str, Any]) -> socket.socket | None:
-    """Mount the volumes of the plan, and return a socket. None: the plan has no volumes.
+    """Mount the volumes of the plan, and return the socket to their supervisor. None: the plan has no volumes.
 
     The volumes stay mounted until all copies of the socket are closed.
     """
