@@ -37,8 +37,8 @@ def test_what_stands_for_an_item_is_shown_by_its_type() -> None:
 
 
 def test_items_whose_class_cannot_be_hashed_share_a_task() -> None:
-    class Kind(type):
-        def __eq__(cls, other: object) -> bool:  # noqa: PLW1641  without `__hash__`
+    class Kind(type):  # noqa: PLW1641  it cannot be hashed
+        def __eq__(cls, other: object) -> bool:
             return cls is other
 
     class Item(metaclass=Kind):
