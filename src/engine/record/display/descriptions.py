@@ -29,7 +29,7 @@ class Descriptions:
     def __init__(self) -> None:
         self._subjects: dict[str, str] = {}  # cause -> the node or launch that the line with this cause was about
         self._queue = _Queue()
-        self._waits: dict[int, str] = {}  # job of a waiting broadcast -> reason for the wait that was shown
+        self._waits: dict[int, str] = {}  # job of a waiting broadcast -> reason of its wait, as shown in a line
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):

@@ -48,8 +48,8 @@ def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str],
 
     Args:
         event: The event.
-        at: The unix time, if the event has none.
-        function: The function of the call, if the event has none.
+        at: The unix time to write if the event has no time.
+        function: The function of the call, to write if the event has no function.
         clean: Hides secrets in a text.
     """
     fields: dict[str, Any] = {"event": event.name, "at": event.at or at}
