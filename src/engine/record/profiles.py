@@ -384,7 +384,7 @@ def _tid(track: int | str) -> int:
 
 
 PROFILES = "profiles"  # folder in a run's record
-# The lines of such events contain this text. The many lines without it are not parsed.
+# The lines about taken profiles contain this text. The many lines without it are not parsed.
 _MARK = f'"{ev.ProfileTaken.name}"'.encode()
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _COMPRESSION = 5

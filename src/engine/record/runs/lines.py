@@ -192,7 +192,7 @@ def _value(value: Any, hint: Any) -> Any:
 
 
 SAVED = "checkpoint_saved"  # name of the event that a checkpoint is complete on all ranks
-# The lines of such events contain this text. The many lines without it are not parsed.
+# The lines about saved checkpoints contain this text. The many lines without it are not parsed.
 _MARK = f'"{SAVED}"'.encode()
 
 

@@ -36,7 +36,7 @@ class Redone:
     def __init__(self) -> None:
         # (job, rank) -> generation (try of the broadcast) -> highest step that the rank has logged in it
         self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}
-        # (job, rank) -> (name, step that a restart repeated) -> newest generation (try) that logged the name at this step
+        # (job, rank) -> (name, step that a restart repeated) -> newest generation (try) that logged it
         self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}
 
     def look(self, lines: Iterable[bytes]) -> None:

@@ -99,7 +99,7 @@ class Cursor:
     def done(self, file: str, size: int) -> None:
         """Record that the next ``size`` bytes of ``file`` were accepted or rejected.
 
-        For `metrics.jsonl`, this also resets ``until``.
+        For `metrics.jsonl`, this also resets ``until``, the end of the part that was being sent.
         """
         self.at[file] = self.position(file) + size
         if file == METRICS:
