@@ -283,7 +283,7 @@ class SearchOptions:
 
     @property
     def places(self) -> list[tuple[str, Place]]:
-        """The places of the options ``region`` and ``place``, with their providers. Exit with 2 if one is not valid."""
+        """The places, with providers, that the options ``region`` and ``place`` name. Exit with 2 if one is invalid."""
         regions: list[tuple[str, Place]] = [("aws", {"region": region, **self._access}) for region in self.region or ()]
         return regions + [_place_named(text) for text in self.place or ()]
 
