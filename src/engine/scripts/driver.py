@@ -366,7 +366,7 @@ def _heard(pipe: int) -> Start:
                 if "code" in facts:
                     return Start(run, facts["code"], facts["said"])
                 run, until = facts["run"], time.monotonic() + FIRST_MOMENTS_S
-    except KeyboardInterrupt:  # Ctrl-C does not end the driver, which is in another session: return its run if it has one
+    except KeyboardInterrupt:  # Ctrl-C does not end the driver, which is in another session: return its run, if any
         if not run:
             raise
     return Start(run) if run else Start("", OUTRIDER, f"its record was not made within {RECORD_S:g} s")
