@@ -123,9 +123,7 @@ def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Po
 
 
 def counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
-    """Divide the points of one series into the points to show and the older points of steps that a restarted
-    broadcast repeated, both sorted by step.
-    """
+    """Divide a series into the points to show and the older points of steps that a restart repeated, sorted by step."""
     if len({point.generation for point in points}) == 1:  # the broadcast did not restart, so no step is repeated
         return sorted(points, key=_place), []
     generations: dict[int | None, int] = {}
