@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _language(words: list[str]) -> Language:
-    """Return how messages of a verb name options: as command-line options, as places, or as keys of a TOML file."""
+    """Return how messages of a verb name options: on the command line, in ``--place``, or as keys of a TOML file."""
     forms: dict[str, Form] = {"run": "options", "offers": "options", "ps": "places", "gc": "places"}
     return Language(forms.get(words[0] if words else "", "toml"))
 

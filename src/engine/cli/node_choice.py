@@ -117,8 +117,9 @@ def _host(address: Address) -> str:
 
 
 def _carried(command: Sequence[str], login: Login) -> str:
-    """Return the ProxyCommand for an address with a command. If the login has a jump host, the command runs on that
-    host.
+    """Return the ProxyCommand for an address that has a command, through which ssh connects.
+
+    If the login has a jump host, the command runs on that host.
     """
     if not login.jump:
         return shlex.join(command).replace("%", "%%")

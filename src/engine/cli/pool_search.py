@@ -33,10 +33,10 @@ Standing = Literal["alive", "dead", "elsewhere", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class FoundPool:
-    """All resources of one pool in one place.
+    """All resources of one pool in one place, such as a region of a cloud.
 
-    ``standing``: the state of the pool's owner. "unknown": a resource's tag names the pool, but the journal does not
-    list the resource.
+    ``standing``: the state of the pool's owner (the program that opened the pool). "unknown": a resource's tag names
+    the pool, but the journal (this computer's list of requested machines) does not list the resource.
     """
 
     pool: str
@@ -46,7 +46,7 @@ class FoundPool:
     standing: Standing
     machines: tuple[FoundMachine, ...] = ()
     others: tuple[str, ...] = ()
-    unsettled: int = 0  # number of resources that may exist in the place, according to the journal
+    unsettled: int = 0  # number of the pool's resources here that may exist, by the journal of requests
     error: str = ""
     tagged: bool = False  # the resources' tag names a pool that the journal knows
     unsaid: bool = False  # some resources have no tag that names their owner
@@ -78,9 +78,10 @@ class Verdict:
 
 
 def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
-    """Return a `FoundPool` for each pool in each place that the journal or a tag names, sorted by the pool's name.
+    """Return a `FoundPool` for each pool and each place (such as a region) where it may have resources.
 
-    Each resource is in exactly one `FoundPool`.
+    The pools and places are named by the journal (this computer's list of requested machines) and by tags in the
+    cloud. Each resource is in exactly one `FoundPool`. The result is sorted by the pool's name.
     """
     rows = [
         _of_record(record, place, next((each for each in answers if _is_of(each, record, place)), None))
@@ -98,7 +99,7 @@ def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
     GC-1: resources of a living owner on this computer are never touched. Resources of another computer are touched only
     with ``foreign``, or when the lifetime that their owner has set is over.
     GC-2: resources of another owner, whatever their tags are, do not prevent the removal of this computer's resources.
-    GC-3: each resource that was found with a pool's tag or id is in exactly one row.
+    GC-3: each resource that was found with a pool's tag or id is in exactly one `FoundPool`.
     """
     if pool.error:
         return Verdict(False, f"its cloud could not be asked: {pool.error}")
@@ -166,7 +167,7 @@ def _of_others(answer: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
     ]
 
 
-AT_A_TIME = 8  # at most so many places of a provider are queried at the same time
+AT_A_TIME = 8  # at most so many places (such as regions) of a provider are queried at the same time
 ANSWER_S = 60.0  # seconds to wait for a place's answer; the regions of a large account answer within some seconds
 
 SURVEYORS: Mapping[str, Surveyor] = surveyors()
@@ -178,10 +179,11 @@ async def ask(
     *,
     everywhere: tuple[str, Place] | None,
 ) -> list[PlaceAnswer]:
-    """Query every place that the journal knows, and each of ``places`` (provider, place), at the same time.
+    """Query all places (such as regions) in the journal of requested machines, and ``places``, at the same time.
 
-    ``everywhere``: a provider and the access to it (such as a profile), with which all its places are also queried. A
-    place that does not answer within `ANSWER_S` gets an answer with an error, and delays no other place.
+    ``places``: (provider, place). ``everywhere``: a provider, of which all places are queried, and the access to it,
+    such as a profile. A place that does not answer within `ANSWER_S` gets an answer with an error, and delays no other
+    place.
     """
     answers: list[PlaceAnswer] = []
     started: list[tuple[str, Place]] = []
@@ -221,7 +223,7 @@ async def ask(
 
 
 def provider_of(record: PoolRecord, place: Place) -> str:
-    """Return the name of the provider to which a place belongs; empty: unknown."""
+    """Return the name of the provider to which a place (such as a region) belongs; empty: unknown."""
     return record.provider or next((name for name, each in SURVEYORS.items() if each.has(place)), "")
 
 
@@ -234,7 +236,7 @@ async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> PlaceAns
 
 
 async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[PlaceAnswer]]) -> PlaceAnswer:
-    """Return the answer of ``ask`` about a place. If ``ask`` fails or takes too long, the answer has an error."""
+    """Return what ``ask`` finds in a place, such as a region. If ``ask`` fails or takes too long, return an error."""
     try:
         with anyio.move_on_after(ANSWER_S):
             return await ask()
@@ -247,7 +249,7 @@ async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[Pla
 
 
 def _explained(error: ProviderError) -> str:
-    """Return why a place could not be queried, and what to do about it."""
+    """Return why a place (such as a region) could not be queried, and what to do about it."""
     if error.retry_after_s is not None:
         return f"{error}; that may pass by itself: try again"
     return f"{error}. {error.advice}" if error.advice else str(error)
@@ -281,7 +283,7 @@ class SearchOptions:
 
     @property
     def places(self) -> list[tuple[str, Place]]:
-        """The places of the options ``region`` and ``place``, with their providers. Exit with 2 if one is not valid."""
+        """The places, with providers, that the options ``region`` and ``place`` name. Exit with 2 if one is invalid."""
         regions: list[tuple[str, Place]] = [("aws", {"region": region, **self._access}) for region in self.region or ()]
         return regions + [_place_named(text) for text in self.place or ()]
 

@@ -168,7 +168,7 @@ def _seen(run: Run, now: float) -> RunSeen | None:
 
 
 def _place(spec: Any) -> Place:
-    """Return the place of a pool on the user's own hosts, which is the names of the hosts; other pools: empty."""
+    """Return where a pool on the user's own hosts is: the names of the hosts. Other pools: empty."""
     try:
         hosts = [host["name"] for each in spec["specs"] for host in each["provider"].get("hosts", ())]
     except (TypeError, KeyError, AttributeError):

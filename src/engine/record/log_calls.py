@@ -162,8 +162,9 @@ _now = time.time
 def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None) -> None:
     """Record numbers, such as those of a training step, in the record of the run, with rank and generation.
 
-    The call does not wait, and works in any thread and process of a task. Outside of tasks the numbers are recorded for
-    the program itself.
+    A generation is one try of a broadcast, which may restart, for example after the loss of a node. The call does not
+    wait, and works in any thread and process of a task. Outside of tasks the numbers are recorded for the program
+    itself.
 
     Args:
         values: Names and values. A value is anything that `float` takes: a number, or an array or tensor with a single
@@ -230,7 +231,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     chosen = checked_name((Path(path).name or "file") if name is None else name)
     task = context.current()
     if task is not None and task.log is not None and task.log.here and not task.log.wanted:
-        os.close(_opened(Path(path)))  # raise the same errors for a bad file as when records are kept
+        os.close(_opened(Path(path)))  # nothing is recorded, but a bad file must raise its error
         context.signed(task)
         return
     fd, size_bytes, digest = _copied(Path(path))

@@ -30,7 +30,8 @@ from .runs.logged import ARTIFACT_FOLDER
 
 # a straggler's time outside of collectives exceeds that of other ranks by at least this many seconds per step
 LEAST_S = 0.001
-LEAST_PART = 0.1  # ... and by at least this fraction of the step
+# a straggler's time outside of collectives exceeds that of other ranks by at least this fraction of a step's time
+LEAST_PART = 0.1
 ROUNDS = 3  # with fewer compared steps, no rank is called a straggler
 AGREEING = 0.8  # the fraction of the steps in which a straggler must be slower than the other ranks
 PIECES = 6  # if the tasks report no steps, the common profiled time is divided into at most this many equal pieces
@@ -383,7 +384,7 @@ def _tid(track: int | str) -> int:
 
 
 PROFILES = "profiles"  # folder in a run's record
-# The lines of such events contain this text. The many lines without it are not parsed.
+# The lines about taken profiles contain this text. The many lines without it are not parsed.
 _MARK = f'"{ev.ProfileTaken.name}"'.encode()
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _COMPRESSION = 5

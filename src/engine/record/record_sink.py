@@ -221,7 +221,7 @@ class RecordSink(Sink):
                 await self._tracking.aclose(self._observe_end)
 
     def show(self, event: ev.Event) -> None:
-        """Record an event if its kind is recorded. The fields that the observer fills in may still be empty."""
+        """Record an event if its kind is recorded. A missing time or function name is added to the record."""
         function: str | None = None
         if isinstance(event, ev.JobEvent):
             function = self.calls.names.get(event.job)

@@ -1,4 +1,4 @@
-"""The sinks that a pool opens: for the log, the console or notebook, and the run's record.
+"""The sinks (receivers of events) that a pool opens: for the log, the console or notebook, and the run's record.
 
 The module of each sink is imported only when it is needed.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PoolSinks:
-    """Opens the sinks of one pool. Implements the protocol `Sinks` of `api/sink.py`.
+    """Opens the sinks (receivers of events) of one pool. Implements the protocol `Sinks` of `api/sink.py`.
 
     Args:
         console: The pool's option ``console``.

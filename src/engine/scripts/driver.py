@@ -327,8 +327,8 @@ def _drive(
     began = time.time()
     try:
         files = RecordFiles.make(runs_folder(), name, began)
-        # Take the lock a second time: the end of the record releases the first lock, but this process must hold one to
-        # its end.
+        # Take the record's lock a second time: the first lock is released when the record is closed, but this process
+        # must hold a lock until the process ends.
         Lock.take(files.directory)
         files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
         about = {"id": files.directory.name, "name": name, "began": began, "owner": asdict(Owner.this(files.directory))}
@@ -366,7 +366,7 @@ def _heard(pipe: int) -> Start:
                 if "code" in facts:
                     return Start(run, facts["code"], facts["said"])
                 run, until = facts["run"], time.monotonic() + FIRST_MOMENTS_S
-    except KeyboardInterrupt:  # the driver continues, as it is in another session: return its run if there is one
+    except KeyboardInterrupt:  # Ctrl-C does not end the driver, which is in another session: return its run, if any
         if not run:
             raise
     return Start(run) if run else Start("", OUTRIDER, f"its record was not made within {RECORD_S:g} s")

@@ -100,8 +100,8 @@ class Place:
     """The place where a rank finds its program.
 
     ``folder``: the folder, for ranks on this computer; "": the program needs no files. ``root``: for ranks on other
-    computers, the name of the folder among the files that the image brings; "": the files have no folder; None: ranks
-    run on this computer.
+    computers, the name of the program's folder among the files that the image (the setup of the nodes' software)
+    copies there; "": the files have no folder; None: ranks run on this computer.
     """
 
     folder: str

@@ -322,7 +322,7 @@ class Planned:
         return None if self.pool._core is None else self.pool._core.observer.record_folder
 
     def owned(self, files: RecordFiles | None = None) -> Self:
-        """Make the exit code in the run's record that of `outrider run`.
+        """Let the run's record contain the exit code of `outrider run`.
 
         ``files``: the record; None: the pool creates it.
         """
@@ -437,8 +437,9 @@ def _configured(program: Program, name: object, config_file: files.ConfigFile | 
 def _brought(program: Program, image: Image) -> tuple[Place, Image]:
     """Return the program's place on other computers, and the image with the program's files added.
 
-    The image includes the working directory. If the script is elsewhere, the image includes the script's folder
-    instead, or only the script if that folder is too general (such as the home folder).
+    The image describes the software of the nodes. It includes the working directory. If the script is elsewhere, the
+    image includes the script's folder instead, or only the script if that folder is too general (such as the home
+    folder).
     """
     folder = program.folder.resolve()
     if program.is_script and not program.script.resolve().is_relative_to(folder):

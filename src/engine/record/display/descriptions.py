@@ -11,11 +11,11 @@ from ...api.printable import one_line
 from ...api.quantities import cents, clock_time, count, percent, seconds, size
 
 LONG_S = 5.0  # minimum duration of a step of preparing a node, in seconds, for which a line is shown
-REMEMBERED = 50  # maximum number of causes that are remembered, in order not to repeat them
+REMEMBERED = 50  # maximum number of failure causes that are remembered, in order not to repeat them
 NEWS = 3  # maximum number of lines about new queue reasons within `QUEUE_S`
 # minimum time in seconds between two lines about other changes in a queue, such as new expected start times
 QUEUE_S = 60.0
-# only causes with at least this length are searched for inside other causes; shorter texts may match by chance
+# only failure causes of at least this length are searched for inside other causes; shorter texts may match by chance
 REPEATED_CHARS = 20
 RANKS_NAMED = 4  # maximum number of failed ranks that a line names
 
@@ -29,7 +29,7 @@ class Descriptions:
     def __init__(self) -> None:
         self._subjects: dict[str, str] = {}  # cause -> the node or launch that the line with this cause was about
         self._queue = _Queue()
-        self._waits: dict[int, str] = {}  # job of a waiting broadcast -> reason for the wait that was shown
+        self._waits: dict[int, str] = {}  # job of a waiting broadcast -> reason of its wait, as shown in a line
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):

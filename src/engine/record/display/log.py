@@ -19,7 +19,7 @@ from ...api.sink import Sink
 from .prints import origin
 
 _LOGGER = logging.getLogger("outrider")
-_LOGGER.addHandler(logging.NullHandler())  # if a library's logger has no handler, Python prints its warnings to stderr
+_LOGGER.addHandler(logging.NullHandler())  # without a handler, Python would print the logger's warnings to stderr
 _PRINTED = logging.getLogger("outrider.task")
 
 _WARNINGS = (

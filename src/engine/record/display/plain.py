@@ -80,7 +80,8 @@ class PlainSink(PrintsSink):
             case ev.UploadProgress():
                 self._tell_upload(event)
                 return
-            case ev.NodeReady() if self._ready:  # `PoolReady` has the number of earlier ones
+            # nodes that are ready before the pool get no line each: the line of `PoolReady` has their number
+            case ev.NodeReady() if self._ready:
                 self._print_line(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
                 self._print_line(f"closed after {seconds(event.at - self._opened_at)}")

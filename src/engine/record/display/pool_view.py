@@ -68,7 +68,7 @@ RANKS = -1
 
 
 AT_REST = {"ready", "standby"}
-CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons of tasks that the pool or the caller ended
+CANCELLED = {"killed", "cancelled", "closed"}  # outcomes of tasks that the pool or the caller ended: no failures
 
 
 @dataclass(slots=True)
@@ -102,9 +102,9 @@ class PoolView:
     closed_at: float = 0.0
     rows: dict[int, Row] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # running job -> name of the job's function
-    # job of a broadcast -> the node of each rank, in order of the ranks
+    # job (number) of a broadcast -> the node of each rank, in order of the ranks
     broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    # job of a running broadcast -> number of its current generation
+    # job of a running broadcast -> number of its current generation (one try of the broadcast)
     generations: dict[int, int] = field(default_factory=dict)
     maps: dict[int, Progress] = field(default_factory=dict)  # job of a running map -> progress of the map
     wanted: int = 0  # number of submitted tasks; each rank of a broadcast counts as a task

@@ -71,6 +71,6 @@ def origin(event: Printed) -> str:
     name = one_line(event.function)
     if event.ranks > 1:
         return f"rank {event.rank} · {name or event.job}"
-    if not event.job:  # the job is not known, because the attempt was already over
+    if not event.job:  # the call is not known, as the attempt that printed the line was already over
         return f"node {event.node}"
     return f"node {event.node} · {name or 'task'} #{event.job}"

@@ -115,7 +115,8 @@ def _by_bucket(
 
 MOST_CURVES = 12  # most curves that a chart draws; more curves are drawn as a band, which shows their range
 FAR = 3  # besides a band, draw at most this many single curves: those farthest from the band's middle
-FAR_FROM = 1.5  # such a curve is at least this many times as far from the middle as the median curve
+# a curve is drawn besides a band only if its distance from the band's middle exceeds this multiple of the median
+FAR_FROM = 1.5
 # most and fewest buckets to which the points of a curve are reduced; a chart is some 600 pixels wide
 BUCKETS, LEAST_BUCKETS = 500, 40
 BUDGET = 24_000  # most points of all curves on a page
@@ -128,7 +129,7 @@ class Curve:
     """A curve of a chart.
 
     ``steps``: the steps of the points; None: the points have no steps. ``at_s``: their times in seconds since the run's
-    beginning. ``faint``: True: a later generation has repeated these steps, so the curve is drawn faintly.
+    beginning. ``faint``: True: the curve is drawn faintly, as a restart of the broadcast has repeated its steps.
     """
 
     label: str
@@ -176,7 +177,7 @@ class Chart:
     count: int = 0
     unit: str = ""
     thinned: bool = False
-    redone: int = 0  # number of points that a later generation has repeated
+    redone: int = 0  # number of points whose steps a restart of the broadcast has repeated
     stride: int = 1  # of this many samples of a node, only one is used
 
 
@@ -186,7 +187,7 @@ Logged = Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
 def metric_charts(logged: Logged, began_at: float) -> list[Chart]:
     """Return a chart for each metric of each function, in the order in which the metrics first appear in the record.
 
-    ``logged``: series -> (points, older points that later generations have repeated).
+    ``logged``: series -> (points, older points whose steps a restart of the broadcast has repeated).
     """
     by_chart: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for series in logged:

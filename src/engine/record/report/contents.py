@@ -168,7 +168,7 @@ class Contents:
     result: Mapping[str, Any]
     events: Sequence[ev.Event]
     checkpoints: Sequence[SavedCheckpoint]
-    # series -> (points to show, older points that later generations have repeated)
+    # series -> (points to show, older points whose steps a restart of the broadcast has repeated)
     metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
     samples: Sequence[ev.NodeSampled]
     params: Mapping[str, Any]

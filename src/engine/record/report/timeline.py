@@ -32,9 +32,9 @@ WORDS = {
     "draining": "finishing",
     "runs": "a generation",
 }
-GOOD = ("", "returned")  # fates of spans that are no problem
+GOOD = ("", "returned")  # values of `Span.fate` that show no problem
 SAVED = "saved"  # kind of a mark that shows a saved checkpoint
-VOID = ("lost", "killed", "terminated", "unsent")  # fates of work that was ended from outside
+VOID = ("lost", "killed", "terminated", "unsent")  # values of `Span.fate` for work that was ended from outside
 
 
 @dataclass(slots=True)

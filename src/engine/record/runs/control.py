@@ -193,7 +193,7 @@ def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
 
 
 def _owner(run: Run, what: str) -> str:
-    from .reader import read_json  # only clients of owners need this import
+    from .reader import read_json  # imported here, as the owner of a record does not need it
 
     owner = read_json(run.directory / "run.json").get("owner")
     return str(owner.get(what, "?")) if isinstance(owner, dict) else "?"

@@ -1,4 +1,6 @@
-"""The files of one record, and the lock that the writing program holds. The kernel releases the lock if it dies.
+"""The files of one record, and the lock that the writing program holds.
+
+The kernel releases the lock if the program dies.
 
 `WholeProgram` describes a process whose only job is one run (`outrider run`): its exit code becomes the exit code in
 the run's record.

@@ -48,8 +48,8 @@ def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str],
 
     Args:
         event: The event.
-        at: The unix time, if the event has none.
-        function: The function of the call, if the event has none.
+        at: The unix time to write if the event has no time.
+        function: The function of the call, to write if the event has no function.
         clean: Hides secrets in a text.
     """
     fields: dict[str, Any] = {"event": event.name, "at": event.at or at}
@@ -192,7 +192,7 @@ def _value(value: Any, hint: Any) -> Any:
 
 
 SAVED = "checkpoint_saved"  # name of the event that a checkpoint is complete on all ranks
-# The lines of such events contain this text. The many lines without it are not parsed.
+# The lines about saved checkpoints contain this text. The many lines without it are not parsed.
 _MARK = f'"{SAVED}"'.encode()
 
 

@@ -1,6 +1,7 @@
 """Reading the metrics of a record, and the choice of the points to show.
 
-After a restart of a broadcast, its next generation repeats steps. Then the newest generation's points are shown.
+A generation is one try of a broadcast. After a restart, the next generation repeats steps: of these steps, only the
+newest generation's points are shown.
 
 METRICS-1: for one function, job, rank, name and step, all points of the newest generation count.
 METRICS-2: points without a step are never repeated: all of them count.
@@ -26,8 +27,8 @@ CHUNK = 1024 * 1024  # bytes of a file that are read at a time
 class Logged(NamedTuple):
     """The values of one `log_metrics` call. ``rank``: None outside of broadcasts.
 
-    ``generation``: in a broadcast, its generation's number; in other calls, the number of the attempt. If the pool's
-    program itself logged the values, they have no function (""), job (0) or node (None).
+    ``generation``: in a broadcast, the number of its generation (one try of the broadcast); in other calls, the number
+    of the attempt. If the pool's program itself logged the values, they have no function (""), job (0) or node (None).
     """
 
     at: float  # unix time
@@ -92,25 +93,25 @@ def metrics_in(lines: Iterable[bytes]) -> Iterator[Logged]:
 
 
 def newest(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
-    """Return, by series, the points to show: of a repeated step, only the newest generation's points."""
+    """Return, by series, the points to show: of steps that a restarted broadcast repeated, only the newest points."""
     return {series: points for series, (points, _) in _divided(lines).items()}
 
 
 def divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:
-    """Return, by series, (points to show, older points of repeated steps), in one pass over the lines."""
+    """Return, by series, (points to show, older points of steps that a restart repeated), in one pass."""
     return _divided(lines)
 
 
 def replaced(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
-    """Return, by series, the older points of repeated steps, which `newest` leaves out.
+    """Return, by series, the older points of steps that a restarted broadcast repeated.
 
-    A view may draw them faintly.
+    `newest` leaves these points out. A view may draw them faintly.
     """
     return {series: older for series, (_, older) in _divided(lines).items() if older}
 
 
 def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:
-    """Return, by series, (points to show, older points of repeated steps)."""
+    """Return, by series, (points to show, older points of steps that a restarted broadcast repeated)."""
     all_points: dict[Series, list[Point]] = {}
     for at, function, job, rank, _, generation, step, values in lines:
         for name, value in values.items():
@@ -122,10 +123,8 @@ def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Po
 
 
 def counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
-    """Divide the points of one series into the points to show and the older points of repeated steps, both sorted
-    by step.
-    """
-    if len({point.generation for point in points}) == 1:  # no generation repeated a step
+    """Divide a series into the points to show and the older points of steps that a restart repeated, sorted by step."""
+    if len({point.generation for point in points}) == 1:  # the broadcast did not restart, so no step is repeated
         return sorted(points, key=_place), []
     generations: dict[int | None, int] = {}
     for point in points:

@@ -45,8 +45,8 @@ class LivingNode:
 class RunNodes:
     """The present nodes of a run.
 
-    ``nodes``: number -> node. ``ranks``: rank -> node, in the newest broadcast; without a broadcast, by the nodes' own
-    ranks.
+    ``nodes``: number -> node. ``ranks``: rank -> node, in the newest broadcast; without a broadcast, as a new broadcast
+    would have them.
     """
 
     nodes: Mapping[int, LivingNode]
@@ -93,7 +93,10 @@ def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
 
 
 def _placed(event: Mapping[str, Any]) -> dict[int, int]:
-    """Return the node of each rank of a generation. Each node has the same number of consecutive ranks."""
+    """Return the node of each rank that a broadcast has started or restarted.
+
+    Each node has the same number of consecutive ranks.
+    """
     nodes, ranks = event.get("nodes"), event.get("ranks")
     if not isinstance(nodes, list) or not isinstance(ranks, list) or not nodes or len(ranks) % len(nodes):
         return {}

@@ -40,7 +40,7 @@ class RunStatus:
     ready: set[int] = field(default_factory=set)
     most: int = 0  # highest number of nodes that were ready at the same time
     wanted: int = 0
-    generation: int = 0  # generation number of the broadcast whose generation began last
+    generation: int = 0  # number of the newest generation (one try of a broadcast)
     changed: float = 0.0
     ended: float | None = None
     exit: int | None = None

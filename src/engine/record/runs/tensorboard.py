@@ -4,8 +4,8 @@ Each rank of a broadcast has a folder, and so has each other call. After `MOST_F
 only in the record.
 
 A file is a sequence of records, each with its length and masked CRC-32C, of Event messages (TensorFlow's tf_record
-format, and `event.proto` and `summary.proto` of TensorBoard). A generation that restarts at an earlier step writes a
-session start: TensorBoard then hides the later steps of the generation before.
+format, and `event.proto` and `summary.proto` of TensorBoard). If a broadcast restarts at an earlier step, a session
+start is written: TensorBoard then hides the later steps that were logged before the restart.
 """
 
 from __future__ import annotations

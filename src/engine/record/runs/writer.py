@@ -159,7 +159,7 @@ class _Log:
 
 
 class LogParts:
-    """The parts of all logs of a record. The path of its first part identifies a log."""
+    """The parts of all logs of a record. A log is identified by the path of its first part."""
 
     def __init__(
         self, part_bytes: int = PART_BYTES, all_bytes: int = ALL_BYTES, least_bytes: int = LEAST_BYTES
@@ -254,7 +254,7 @@ class Pages:
         self.status.apply(event, event.at or at)
         match event:
             case ev.UnfinishedLine():
-                return  # the complete line follows as a TaskOutput
+                return  # not recorded, as the complete line follows in an event `TaskOutput`
             case ev.TaskOutput():
                 self._printed(event, event.at or at)
                 return
@@ -306,9 +306,12 @@ class Pages:
             self._append(path, log_line(at, event.stream, self._clean(f"{of}{line}")))
 
     def _generation(self, event: ev.GenerationStarted, at: float) -> None:
-        """Add a line to the log of each rank where a generation begins. All its nodes have equally many ranks."""
+        """Add a line to the log of each rank that a broadcast has started or restarted.
+
+        Each node of the broadcast has the same number of ranks.
+        """
         broadcast = self._broadcasts.setdefault(event.job, _Broadcast(""))
-        # a later generation may start fewer ranks; the first generation starts all
+        # the beginning of a broadcast starts all ranks; a restart after a loss may start fewer
         broadcast.size = max(broadcast.size, len(event.ranks))
         name, each = broadcast.function or f"broadcast {event.job}", broadcast.size // max(1, len(event.nodes))
         for rank in event.ranks:
@@ -340,8 +343,8 @@ def _stack_text(event: ev.StackTaken) -> str:
 
 FLUSH_S = 0.5
 HEARTBEAT_S = 60.0  # seconds between two writes of the status of an idle run, whose cost still grows
-# Seconds from the start until the run is described, and until old records are removed; at the latest at the run's end.
-# Not at once, as an opening pool needs the CPU.
+# Seconds after the run's start at which `run.json` gets the description of the run, and at which old records are
+# removed. A run that ends earlier does both at its end. Neither is done at the start, as an opening pool needs the CPU.
 DESCRIBE_S, SWEEP_S = 0.5, 3.0
 GIT_S = 0.5  # longest wait for the git commands at the end of a run, in seconds
 CLOSE_S = 2.0  # longest wait for the disk at the end of a pool, in seconds
@@ -361,7 +364,7 @@ class Plan:
     folder: Path  # the folder of all records
     describe: Callable[[], Mapping[str, Any]] = dict
     clean: Callable[[str], str] = str  # hides secrets in a text
-    source: Path | None = None  # a folder in the git repository that is described
+    source: Path | None = None  # a folder; the state of its git repository is recorded
     files: RecordFiles | None = None  # a record that already exists; None: create one
 
 
@@ -514,7 +517,7 @@ class RunWriter:
             self._record(files)
         except Exception as error:  # noqa: BLE001
             self._fail(error)
-            self._closing.wait()  # hold the record's lock until then: it shows that the run is alive
+            self._closing.wait()  # until the end, hold the record's lock, which shows that the run is alive
             with suppress(Exception):
                 self._write_end(files)
         finally:

@@ -41,7 +41,7 @@ def main() -> None:
     order, flush_s = pickle.load(sys.stdin.buffer)
     sys.stdin.close()
     directory = Path(sys.argv[1])
-    # the module that gets copies of the classes of the program's script
+    # if a tracker's class is defined in the program's script, a copy of the class is created in this namespace
     script_modules.begin(script_modules.Namespace())
     trackers = [tracker for name, pickled in order if (tracker := _loaded(directory, name, pickled)) is not None]
     done = send(directory, trackers, flush_s) and len(trackers) == len(order)

@@ -64,7 +64,10 @@ def placement_of(provider: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(machines: Sequence[Machine]) -> dict[str, list[str]]:
-    """Return fact -> its distinct values, in the order of the nodes. The key `MACHINES` has the machines' ids."""
+    """Return the machines' facts: name -> distinct values, in the order of the nodes.
+
+    The key `MACHINES` has the machines' ids.
+    """
     values: dict[str, dict[str, None]] = {MACHINES: {}}
     for machine in machines:
         if machine.get("machine"):

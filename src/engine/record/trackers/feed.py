@@ -129,7 +129,8 @@ class Feed:
         self._ahead = 0  # number of bytes of the metrics file that were searched for repeated steps
         # (points that are being sent, the number of their bytes in the file)
         self._pending: tuple[list[Point], int] | None = None
-        self._rest: list[Point] | None = None  # after the run's end: the points that the selection held back until then
+        # points that are sent only after the run's end, such as means without the values of some ranks; None: not yet
+        self._rest: list[Point] | None = None
         self._points_due = 0.0
         self._params_sign: tuple[int, ...] = ()
 
@@ -347,7 +348,7 @@ class Feed:
                 self._save()
                 sent = True
             else:
-                self.cursor.done(EVENTS, len(line))  # saved later, with the next delivery
+                self.cursor.done(EVENTS, len(line))  # the new position is saved later, with the next delivery
         return sent
 
     def _new_lines(self, file: str) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
@@ -375,7 +376,7 @@ class Feed:
             self._pending = None
             return False
         if points:
-            self._save()  # save the end of this part first: after a restart, the same part is sent again
+            self._save()  # save first where these points end: a restarted process then sends the same points again
             key = self._key("metrics", self.cursor.position(METRICS), self.cursor.until)
             if self._deliver(f"{len(points)} points", key, partial(sender.points, points)):
                 self.cursor.points += len(points)
@@ -411,13 +412,13 @@ class Feed:
         return self._selection.add(metrics_in(whole_lines(content)), self._redone)
 
     def _look_ahead(self) -> None:
-        """Find repeated steps in the whole metrics file, as long as it is now."""
+        """Search the metrics file, up to its present end, for steps that a restarted broadcast has repeated."""
         while lines := whole_lines(self._read(METRICS, self._ahead, LINE_BYTES)):
             self._redone.look(lines)
             self._ahead += sum(map(len, lines)) + len(lines)
 
     def _send_rest(self, sender: Sender) -> None:
-        """Send the points that the selection has held back until the run's end.
+        """Send the points that were held back until the run's end, such as means without the values of some ranks.
 
         If this process is killed meanwhile, the next process finds these points in the saved state.
         """

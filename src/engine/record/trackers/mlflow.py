@@ -149,7 +149,7 @@ class MLflowSender(Sender):
         self._id = self._artifacts = ""
 
     def begun(self) -> None:
-        """Create or find the run. Raise Refused if the server rejects it: then no data of the run is skipped."""
+        """Create or find the run. If the server rejects it, raise Refused: the data is then sent later, not skipped."""
         try:
             self._begin()
         except Rejected as rejected:

@@ -1,7 +1,8 @@
 """The choice of the points that a tracker gets from a record (no I/O), and the count of those that it still lacks.
 
-The tracker's ``ranks`` select the points. If a broadcast restarts, the next generation repeats some steps: the newest
-generation's points count. `behind` computes the data that a tracker lacks from the tracker's state file in the record.
+The tracker's ``ranks`` select the points. If a broadcast restarts, its next generation (try) repeats some steps: the
+newest generation's points count. `behind` computes the data that a tracker lacks from the tracker's state file in the
+record.
 
 SELECT-1: ``head`` has each point of rank 0 and of calls outside of broadcasts; ``all`` has each point; each once.
 SELECT-2: for a step that was repeated, an older generation's point is left out if the newer point is already known.
@@ -25,17 +26,17 @@ from .base import Point, Ranks, Tracker
 from .state_file import FOLDER, LOG, Cursor, StateFile
 
 LAG_S = 10.0  # seconds after which the mean over the ranks is sent without the values of slow ranks
-KEPT_KEYS = 20_000  # most (job, rank) pairs whose generations are remembered; a map has one job for each task
+KEPT_KEYS = 20_000  # most (job, rank) pairs whose tries are remembered; a map has one job for each task
 _ORIGIN = re.compile(rb'"job":(\d+),"rank":(\d+|null),"node":[^,]*,"generation":(\d+),"step":(-?\d+)')
 
 
 class Redone:
-    """The points that a newer generation of a broadcast has logged again, in the lines that `look` was called with."""
+    """The points that a restarted broadcast has logged again, as found in the lines passed to `look`."""
 
     def __init__(self) -> None:
-        # (job, rank) -> generation -> highest step that it has logged
+        # (job, rank) -> generation (try of the broadcast) -> highest step that the rank has logged in it
         self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}
-        # (job, rank) -> (name, repeated step) -> newest generation that logged it
+        # (job, rank) -> (name, step that a restart repeated) -> newest generation (try) that logged it
         self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}
 
     def look(self, lines: Iterable[bytes]) -> None:
@@ -80,7 +81,7 @@ class Selection:
     def add(self, lines: Iterable[Logged], redone: Callable[[Logged, str], bool]) -> list[Point]:
         """Add logged lines. Return the points that can be sent now.
 
-        ``redone``: returns whether a newer generation has logged this name again at this step.
+        ``redone``: returns whether a restarted broadcast has logged a line's name again at the line's step.
         """
         points: list[Point] = []
         for each in lines:
@@ -126,7 +127,7 @@ class _Means:
         series = self._series.get(key)
         points: list[Point] = []
         if series is None or series["generation"] < of.generation:
-            # the older generation logs no more, so send its means before the newer one's first step
+            # if the broadcast has restarted, send the older means, of steps before the first step after the restart
             if series is not None:
                 points = self._closed(key, lambda step, _: step < (of.step or 0))
             series = self._series[key] = {

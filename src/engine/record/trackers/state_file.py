@@ -30,7 +30,7 @@ from ..runs.reader import read_json
 CHUNK_BYTES = 256 * 1024  # most bytes of a file that are sent at once
 CHUNK_LINES = 1000
 REASONS_KEPT = 20  # most reasons for rejections that the state keeps; the number of rejections is always exact
-REST = "rest"  # last word of the key of points that a selection holds back until the run has ended
+REST = "rest"  # last word of the key of points that are sent only after the run's end
 
 
 def cut(content: bytes) -> int:
@@ -99,7 +99,7 @@ class Cursor:
     def done(self, file: str, size: int) -> None:
         """Record that the next ``size`` bytes of ``file`` were accepted or rejected.
 
-        For `metrics.jsonl`, this also resets ``until``.
+        For `metrics.jsonl`, this also resets ``until``, the end of the part that was being sent.
         """
         self.at[file] = self.position(file) + size
         if file == METRICS:

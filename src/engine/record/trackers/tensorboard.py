@@ -49,7 +49,10 @@ class TensorBoard(Tracker):
 
 
 class TensorBoardSender(Sender):
-    """The writer of one run's event files. It remembers the generation and step of the last point in each file."""
+    """The writer of one run's event files.
+
+    It remembers the step of the last point in each file, and the generation (the broadcast's try) that logged it.
+    """
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         self._run = run

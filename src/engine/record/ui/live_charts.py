@@ -36,7 +36,7 @@ class _Line:
     """A curve that can be extended.
 
     ``place`` and ``fact``: its indexes among the chart's curves and figures. ``last``: its last point. ``once``: True:
-    all points are of one generation.
+    all points are from one generation (one try of a broadcast).
     """
 
     key: Key

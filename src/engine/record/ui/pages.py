@@ -44,11 +44,14 @@ from .documents import links_of, run_document, runs_document, runs_section
 from .live_charts import Change, LiveCharts
 from .watching import Updates
 
-PART = 0.1  # largest fraction of one CPU that the activity may use
+PART = 0.1  # largest fraction of one CPU that a throttled activity may use
 
 
 class Throttle:
-    """The throttle of one activity. ``least_s``: the shortest time between the beginnings of two runs, in seconds."""
+    """The throttle of one repeated activity.
+
+    ``least_s``: the shortest time from one beginning of the activity to the next, in seconds.
+    """
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s

@@ -52,7 +52,7 @@ class MetricName(NamedTuple):
 class MetricValue(NamedTuple):
     value: float
     step: int | None
-    of: tuple[int, int]  # (job, generation) that logged the value
+    of: tuple[int, int]  # (job, generation): the call that logged the value, and the call's try
 
 
 class Tail:
