@@ -1,8 +1,8 @@
 """Decisions and supervision of a pool, with anyio as the only dependency.
 
 Deciders, classes without I/O and clock, choose each task's node (`ledger`, `entries`, `placement`), run broadcasts
-again (`generations`) and replace nodes (`fleet_controller`, `failure_detector`, `stragglers`). Shells carry this out:
-`pool`, `machines`, `node_lives`, `broadcasts`. `interfaces` has the protocols of connections and machines.
+again (`generations`) and replace nodes (`fleet_controller`, `failure_detector`, `stragglers`). `pool`, `machines`,
+`node_lives` and `broadcasts` carry out their decisions. `interfaces` has the protocols of connections and machines.
 
 Public names: `pool.PoolActor`, `pool.supervise`, `interfaces`, `events`, `messages`, `amounts.Amounts`, `kernel.Ref`,
 `seats.Seats`, `late_nodes.Preparing`.

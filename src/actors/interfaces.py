@@ -44,14 +44,15 @@ class NodeFacts:
 
     @property
     def ports_at_once(self) -> int:
-        """Return how many free ports one generation gets for certain: half, as the node opens more only when half are
-        used.
+        """Return how many free ports one generation of a broadcast gets for certain: half of the node's ports.
+
+        The node opens more ports only when half of its ports are used.
         """
         return max(1, len(self.ports) // 2)
 
     @property
     def amounts(self) -> Amounts:
-        """Return the amounts that all tasks on the node together may hold."""
+        """Return how much of processors, memory and accelerators all tasks on the node together may hold."""
         return Amounts(self.millicpus, self.memory_bytes, len(self.accelerators))
 
 
@@ -84,8 +85,8 @@ class World(NamedTuple):
         return self.ports[rank] if self.ports else self.head_port if rank == 0 else 0
 
     def with_replaced(self, lost: NodeId, by: NodeId, address: str, ports: tuple[int, ...], generation: int) -> World:
-        """Return this world with the number ``generation``, and with node ``by`` and its ports in place of the node
-        ``lost``.
+        """Return a copy of this world with the number ``generation``, in which the node ``by`` with its ports replaces
+        the node ``lost``.
         """
         world = self._replace(nodes=tuple(by if node == lost else node for node in self.nodes), generation=generation)
         if lost == self.head:
@@ -475,8 +476,8 @@ class OnLoss(Enum):
 
 
 class RankWatch(Protocol):
-    """A receiver of events of an at-most-once broadcast's ranks while the broadcast runs. Like `Settle`, it is called
-    in the event loop.
+    """A receiver of events of an at-most-once broadcast's ranks while the broadcast runs. Its methods are called in the
+    event loop.
     """
 
     def began(self, ranks: int, /) -> None:
@@ -566,4 +567,4 @@ class Dependencies:
     chance: Callable[[], float] = random_chance
     preparing: Callable[[NodeId], Preparing | None] = lambda _: (
         None
-    )  # returns the step of preparing a node that is under way, or None
+    )  # returns the step that prepares the node now; None: no step does

@@ -194,8 +194,8 @@ class Placement:
         return needs.fits_in(left)
 
     def too_large(self) -> Claim | None:
-        """Return the first claim if it lacks seats and so many nodes have too small amounts that it can never get
-        them.
+        """Return the first claim of seats if it can never be granted, because too few nodes have the amounts of
+        processors, memory or accelerators that each seat needs; otherwise None.
         """
         claim = self.claims[0] if self.claims else None
         if claim is None or claim.needs is None or not claim.least:
@@ -391,7 +391,7 @@ class WaitingLine:
         self._clear(key)
         lane = self._lanes.setdefault(key, TaskQueue())
         if not lane:
-            # if the lane has older tasks, these wait for the same amounts, so this task cannot begin either
+            # no older task waits for the same amounts, so this task may perhaps begin at once
             self.stirred = True
         if lane and entry.task.job < lane[-1].task.job:
             insort(lane, entry, key=_submitted)
@@ -496,7 +496,7 @@ class WaitingLine:
         return lanes
 
     def why(self, lane: Lane) -> str:
-        """Describe for people what the lane's tasks need, and which amounts the possible nodes have."""
+        """Describe for people what each task of a lane (tasks with equal needs) needs, and what the nodes have."""
         return f"{lane[0]}, and the nodes have {describe(host.has for host in self._staying(lane[1]))}"
 
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
@@ -606,8 +606,8 @@ class WaitingLine:
     # --- lanes: tasks with equal needs ----------------------------------------------------------------------------
 
     def _heads(self) -> list[Entry]:
-        """Return the oldest task of each lane, the oldest first: of all lanes for a rank, but of only `LOOK` lanes for
-        any node.
+        """Return the oldest task of each lane (tasks with equal needs), the oldest first: of all lanes whose tasks are
+        bound to a rank, but of only `LOOK` lanes whose tasks may run on any node.
         """
         for key in tuple(self._lanes):
             self._clear(key)
@@ -616,7 +616,7 @@ class WaitingLine:
         return sorted((*nsmallest(LOOK, anywhere, key=_submitted), *on_ranks), key=_submitted)
 
     def _clear(self, key: Lane) -> None:
-        """Remove ended tasks from the beginning of a lane, and the lane itself if no task is left in it."""
+        """Remove ended tasks from the front of a lane (tasks with equal needs); remove the lane if it is then empty."""
         lane = self._lanes.get(key)
         while lane and lane[0].state != QUEUED:
             lane.popleft()
