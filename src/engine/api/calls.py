@@ -119,7 +119,7 @@ class Callee:
 
 
 class AsyncVerbs:
-    """The base class of `Pool`, with the methods that plugins use. Their other options are those of `Pool`."""
+    """The base class of `Pool`, with the methods that plugins use. `Pool` adds options to some of these methods."""
 
     async def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
         """Run a call on one node, and return its result."""
