@@ -104,7 +104,7 @@ class Losses:
         self.nodes = ()
 
     def ranks_began(self, now: float) -> None:
-        """Handle that ranks of a lost node run again: the time until the next loss counts from now."""
+        """Handle that ranks of a lost node run again: the generation's time without a loss begins again now."""
         self._began_at = now
 
     def add(self, node: NodeId, cause: str, at: float) -> None:

@@ -251,8 +251,9 @@ class Link(Protocol):
         """
 
     def kill(self, attempt: AttemptId) -> None:
-        """Kill an attempt. The answer is `Finished`: with KILLED once its processes are gone, or with the verdict of an
-        end that came before.
+        """Kill an attempt. The node answers with `Finished` once the attempt's processes are gone.
+
+        The verdict is KILLED, or another one if the attempt had already ended.
         """
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
@@ -284,7 +285,7 @@ class Link(Protocol):
         """
 
     def is_sent(self, attempt: AttemptId) -> bool:
-        """Return whether an attempt that was passed to `run` was sent. It is not while its arguments are still being
+        """Return whether an attempt that was passed to `run` was sent to the node: not before its arguments were
         transferred.
         """
         ...
@@ -509,7 +510,8 @@ class BroadcastSpec(NamedTuple):
     # most so many losses
     restarts: int = 3
     steady_s: float = 60.0  # seconds; a generation that ran for longer resets the number of lost generations in a row
-    needs: Amounts | None = None  # amounts that all ranks on one node reserve together
+    # the processors, memory and accelerators that all ranks on one node reserve together
+    needs: Amounts | None = None
     stall: Stall | None = None
     failed: Callable[[Ending], object] | None = None  # called at once with the ending of each rank that fails
     # receives each rank's ending; only with ``at_most_once``, as otherwise a rank may run again and end differently
@@ -541,7 +543,7 @@ class PoolSpec:
     reconnect_s: float = 10.0  # seconds for which the pool tries to reconnect to a node before the node counts as lost
     # seconds that a node lives without contact to this program; also the time to reconnect if no host at all answers
     lease_s: float = 120.0
-    launch_retries: int = 5  # number of launches that may fail before the pool is ready; after that, there is no limit
+    launch_retries: int = 5  # number of launches that may fail until the pool is ready; no limit after that
     scale: ScaleByLoad | None = None  # None: the pool keeps ``desired`` nodes until the user resizes it
 
 

@@ -41,9 +41,9 @@ STEALS = 8  # number of nodes examined per check for attempts to take back
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or (``every``) on all such
-    nodes.
+    """A broadcast's request for seats, which are slots for its ranks, on at least ``least`` nodes.
 
+    The nodes in ``besides`` do not count. ``every``: on all other nodes.
     ``again``: the broadcast has begun before and may hold seats, so its claim goes before claims of new broadcasts.
     """
 
@@ -53,7 +53,8 @@ class Claim:
     every: bool = False
     again: bool = False
     besides: frozenset[NodeId] = frozenset()
-    needs: Amounts | None = None  # amounts that each seat reserves on its node
+    # the processors, memory and accelerators that each seat (slot for the broadcast's ranks) reserves on its node
+    needs: Amounts | None = None
 
     def wants(self, host: Host) -> bool:
         return host.id not in self.besides and (self.needs is None or self.needs.fits_in(host.has))
@@ -83,13 +84,14 @@ class Placement:
 
     @property
     def busy(self) -> int:
-        """Return how many slots are in use, or unusable because their node's amounts are all in use, including slots of
-        closed nodes.
+        """Return how many slots are in use, including slots of nodes that take no new work.
+
+        A free slot also counts if it is useless because processors, memory or accelerators of its node are in use.
         """
         return sum(max(min(host.load, self.slots), self._shares(host)) for host in self.hosts.values())
 
     def _shares(self, host: Host) -> int:
-        """Return the amounts that are in use on a node, converted to a number of its slots."""
+        """Return the largest used share of a node's processors, memory or accelerators, as a number of its slots."""
         held = host.has.minus(host.left)
         return ceil(self.slots * held.share_of(host.has)) if any(held) else 0
 
@@ -450,8 +452,8 @@ class WaitingLine:
             if (host := self._best(entry)) is not None:
                 return entry, host
             self._barren.add(_lane_of(entry))
-        # remember only the lanes just examined; for other lanes, or while a broadcast claims seats, changes of nodes
-        # are not noted
+        # remember only the lanes (tasks with equal needs) that were just examined; for other lanes, or while a
+        # broadcast claims seats, changes of nodes are not noted
         self._barren = set(map(_lane_of, () if self._placement.claims else heads))
         return None
 
