@@ -269,7 +269,7 @@ class StreamCall(PendingCall, Generic[T]):
         self, other: MixedGroup[tuple[*As], tuple[*Ss]], /
     ) -> MixedGroup[tuple[AsyncGenerator[T, None], *As], tuple[Iterator[T], *Ss]]: ...
     def __and__(self, other: Any, /) -> Any:
-        """Return a group of this call and another call or group. Its result for a generator is an iterator."""
+        """Return a group of this call and another call or group. The group's result for a generator is an iterator."""
         return _joined(self, other)
 
     @overload

@@ -117,7 +117,7 @@ class Decorated(Callee, Generic[P]):
 
     @functools.cached_property
     def here(self) -> Callable[..., Any]:
-        """The user's function as `local` calls it: with the method's object or the setup's result bound."""
+        """The function as `local` calls it: a method's object or the result of ``setup`` is the first argument."""
         if self.self_args:
             self.check_method()
             return functools.partial(self.function, *self.self_args)

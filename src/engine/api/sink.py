@@ -100,7 +100,7 @@ class Sink(ABC):
 
 
 class CallTraces(Sink):
-    """A sink that creates a span for each call. ``packed``: the span of the call that was just packed."""
+    """A sink that creates a span for each call. ``packed``: the span of the call that was last packed for sending."""
 
     packed: Any
 
