@@ -129,7 +129,7 @@ class ReplacementWait:
             self.restart(now)
 
     def generation_fenced(self, now: float) -> None:
-        """Handle that all ranks of the old generation have ended: a wait that was over before then takes effect."""
+        """Handle that all ranks of the old generation have ended. A wait that ended earlier has its effect now."""
         if self.over_early:
             self.ends_at = now
 
