@@ -1,15 +1,17 @@
 """The broadcasts under way. `Broadcasts` carries out the decisions of each `Gang`, the decider of one broadcast.
 
-Two small deciders of all broadcasts belong to it. `LongWaits` decides when a broadcast's wait is reported.
+Two small deciders of this module serve all broadcasts. `LongWaits` decides when a broadcast's wait is reported.
 `StopAgreement` makes all ranks of a generation (one try of a broadcast with all its ranks) stop at the same step when
 the machine of one of them will be taken: each node that runs ranks of the generation gets the preemption notice, the
 ranks wait at their next stop check, which is a call of `should_stop`, each node reports how many checks its ranks have
 made, and all ranks stop at the check after the highest of these numbers.
 
-WAITS-1: a broadcast that waits for the same thing for `LONG_S` is due, and again every `LONG_S` until the wait ends.
+WAITS-1: the wait of a broadcast is due for a check after `LONG_S`, and again every `LONG_S` until the wait ends; when
+    the broadcast begins to wait for something else, a new wait begins.
 WAITS-2: a long wait is reported when it is first due, each time that its length has doubled, and at its end.
 
-STOP-1: the last notice that each node of a generation was sent is the generation's soonest.
+STOP-1: of the preemption notices of a generation's nodes, the one with the soonest deadline is the last that each of
+    these nodes was sent.
 STOP-2: a generation is sent at most one check to stop at: a check after all checks that its ranks had made.
 STOP-3: no message is sent about a generation that is over.
 """
@@ -247,7 +249,8 @@ class Broadcasts:
         self.failure: Exception | None = None
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
-        # nodes with which to compare the numbers of used ports, once the current decisions are carried out
+        # nodes to which the pool sends how many of their ports it has used, once the current decisions are carried out;
+        # each node answers with its free ports
         self._compare_ports: dict[NodeId, None] = {}
         self._waits = LongWaits()
         self._stop_agreement = StopAgreement()
@@ -519,8 +522,8 @@ class Broadcasts:
                 return ""
 
     def _ask_again(self, gang: Gang, request: NeedPorts, now: float) -> None:
-        """Check again whether the ports of ``request`` are free; compare the numbers of used ports with a node that has
-        too few.
+        """Check again whether the ports of ``request`` are free; if a node has too few free ports, ask that node for a
+        new report of its free ports.
         """
         for waiting in self._want_ports.values():
             waiting[:] = [each for each in waiting if each[0] is not gang or each[1] != request]
@@ -553,7 +556,7 @@ class Broadcasts:
         ports: list[tuple[int, ...]] = []
         for node, count in request.of:
             member = self._nodes.members.get(node)
-            if member is None:  # the node is lost; the gang handles this loss as a separate event
+            if member is None:  # the node is lost; the broadcast's `Gang` handles the loss as a separate event
                 return
             if len(member.ports) < count:
                 self._want_ports.setdefault(node, []).append((gang, request))

@@ -49,19 +49,21 @@ class Functions(dict[bytes, Function]):
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """A ready node, and the attempts, seats and amounts in use on it."""
+    """A ready node, and what is in use on it: by attempts to run tasks, and by seats (slots kept for broadcasts)."""
 
     id: NodeId
     progress_at: float
     has: Amounts = NOTHING
-    left: Amounts = NOTHING  # the node's amounts that are free
+    left: Amounts = NOTHING  # the node's free processors, memory and accelerators
     # attempts on the node, in the order in which they were sent
     attempts: dict[AttemptId, Entry] = field(default_factory=dict)
     seats: int = 0  # number of slots that are kept for ranks of broadcasts
-    # for each broadcast with a seat here, the amounts that its seat reserves
+    # for each broadcast with a seat (a slot kept for it) here: the processors, memory and accelerators of the seat
     seated: dict[JobId, Amounts] = field(default_factory=dict)
-    keeps: int = 0  # number of slots that are kept for the first task in the line for amounts: 0 or 1
-    saved: bool = False  # True: of the tasks that need amounts, only the first in line may begin here
+    # number of slots (0 or 1) kept for the first of the tasks that wait for processors, memory or accelerators
+    keeps: int = 0
+    # True: of the tasks that wait for processors, memory or accelerators, only the first in line may begin here
+    saved: bool = False
     slow: int = 0  # number of attempts that may take long, so that no other attempt is sent to wait behind them
     open: bool = True  # whether the node takes new work
     noticed: bool = False
@@ -69,8 +71,10 @@ class Host:
     level: int = -1
     stacked: bool = False  # whether the host holds more attempts than it has slots
     recalling: bool = False
-    candidate: bool = False  # whether the host may get a seat of the first claim in line
-    free: bool = False  # whether the host has a free seat for the first claim in line
+    # whether the broadcast that is first in line for seats (slots kept for its ranks) may use this node
+    candidate: bool = False
+    # whether this node can give a seat now to the broadcast that is first in line for seats (slots kept for its ranks)
+    free: bool = False
 
     @property
     def load(self) -> int:
@@ -100,7 +104,8 @@ class Entry:
     expires_at: float | None = None
     stalls: int = 0  # number of attempts that stalled and were followed by another attempt
     stalled: bool = False  # whether the present attempt is being ended because it stalled
-    overtaken: int = 0  # number of younger tasks that began while this task was the first in the line for amounts
+    # number of younger tasks that began while this task was first in line for processors, memory or accelerators
+    overtaken: int = 0
 
     def node_lost(
         self, node: NodeId, cause: str, *, ran: bool, announced: bool, quarantine_after: int

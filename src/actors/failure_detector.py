@@ -61,7 +61,8 @@ class FailureDetector:
     def answered(self, now: float) -> None:
         """Handle an answer from a host that is not a node: this computer is not, or no longer, cut off."""
         if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
-            # also if a newly booted node connected before: such an early answer shows that the network was never down
+            # a host answered soon after all nodes fell silent, so the network was never down; that a newly booted node
+            # may have connected before this answer makes no difference
             self._cut_off = False
             self._stranded.clear()
             self._answered_at = now

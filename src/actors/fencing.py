@@ -80,8 +80,8 @@ class Losses:
         # the node and the cause of each loss, in all generations of the broadcast
         self.all: tuple[tuple[NodeId, str], ...] = ()
         self.nodes: tuple[NodeId, ...] = ()  # nodes lost in this generation
-        # number of lost generations in a row, each followed by another; starts again at 1 after one that ran for
-        # `_steady_s`
+        # number of lost generations in a row that were followed by another generation; a generation that ran for
+        # `_steady_s` before its first loss begins a new row, and counts as 1
         self.in_row = 0
         self.failures = 0  # number of generations that ended by a rank's own failure and were followed by another
         self.stalls = 0  # number of generations that stalled and were followed by another
@@ -104,7 +104,7 @@ class Losses:
         self.nodes = ()
 
     def ranks_began(self, now: float) -> None:
-        """Handle that ranks of a lost node run again: the time until the next loss counts from now."""
+        """Handle that ranks of a lost node run again: the generation's time without a loss begins again now."""
         self._began_at = now
 
     def add(self, node: NodeId, cause: str, at: float) -> None:
@@ -197,7 +197,8 @@ class GenerationStarted(NamedTuple):
     ranks: tuple[int, ...]  # the ranks that begin: all ranks, or only the ranks that a lost node ran
 
 
-# the caller carries effects out at once, in order; a new claim of seats replaces the broadcast's earlier claim
+# A decision about a broadcast. The caller carries out the decisions at once, in order. A new `Claim` of seats replaces
+# the broadcast's earlier claim.
 Effect = (
     Claim
     | WithdrawClaim

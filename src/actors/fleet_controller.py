@@ -186,7 +186,7 @@ NEWBORN_S = 90.0
 # seconds; nodes that are lost earlier than this after they became ready, without a preemption notice, are counted
 # (`FLAPS_FREE`)
 FLAP_S = 10.0
-FLAPS_FREE = 8  # number of nodes in a row that may be lost within `FLAP_S` before the next launch waits
+FLAPS_FREE = 8  # number of nodes in a row that may be lost within `FLAP_S`; after one more, the next launch waits
 
 
 class NodePhase(StrEnum):
@@ -617,8 +617,8 @@ class FleetController:
         self._balance(now)
 
     def _counts(self, now: float) -> bool:
-        """Return whether a failure counts now. It does not during a back-off, as its machine was requested before the
-        back-off began.
+        """Return whether a failure counts now: a failure during a back-off does not count, as the failed machine was
+        requested before the back-off began.
         """
         return now >= self._not_before
 

@@ -129,7 +129,7 @@ class ReplacementWait:
             self.restart(now)
 
     def generation_fenced(self, now: float) -> None:
-        """Handle that all ranks of the old generation have ended: a wait that ended before counts as ended now."""
+        """Handle that all ranks of the old generation have ended. A wait that ended earlier has its effect now."""
         if self.over_early:
             self.ends_at = now
 
@@ -159,19 +159,18 @@ class Gang:
         self._may_shrink = pool.scale is not None or pool.min < pool.desired
         self._collective = spec.collective  # whether the ranks wait for each other, as in a collective operation
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
-        # nodes and seats
+        # the nodes on which the broadcast has a seat (a slot that is kept for its ranks)
         self.seats: set[NodeId] = set()
         # facts of the nodes that were ready when seats were last granted, in the order of ranks
         self._facts: dict[NodeId, NodeFacts] = {}
         # nodes that take no new work; True: because of a preemption notice, False: because the pool drains the node
         self._leaving: dict[NodeId, bool] = {}
-        # the next generation
-        self._needed = max(1, minimum)  # number of nodes that it needs
-        self._next_nodes: tuple[NodeId, ...] = ()  # its nodes, while it waits for free ports
+        self._needed = max(1, minimum)  # number of nodes that the next generation needs
+        self._next_nodes: tuple[NodeId, ...] = ()  # nodes of the next generation, while it waits for free ports
         self._ranks_per_node = 1
         self._port_requests: list[NeedPorts] = []  # requests for ports that are not fulfilled yet
-        # the present generation
-        self.generation = 0  # its number; ranks that run again alone raise it too
+        # number of the present generation; it also grows when only the ranks of a lost node run again
+        self.generation = 0
         self._full_generations = 0  # number of generations that began with all ranks
         self._world = World(0, (), 1, "", 0)
         self._attempts = RankAttempts(attempts)
@@ -439,7 +438,7 @@ class Gang:
         was_in_world = gone in self._world.nodes
         if self.phase is Phase.FENCING:
             if had_seat or was_in_world:
-                # `stop` also clears ``over_early``, the mark of a wait that has ended before its time
+                # `stop` also clears ``over_early``, which means that the wait ended before all old ranks had ended
                 self._replacement_wait.stop()
                 self._replacement_wait.restart(now)
                 self._claim_seats_ahead()
@@ -700,7 +699,7 @@ class Gang:
         self._run_ranks(rerun.ranks)
 
     def _replace_in_world(self, rerun: Rerun, node: NodeId, ports: tuple[int, ...]) -> None:
-        """Update the world: the ranks of ``rerun``, whose node was lost, run again on ``node``."""
+        """Update the `World` that the ranks see: the ranks of ``rerun``, whose node was lost, run again on ``node``."""
         self.generation += 1
         self._world = self._world.with_replaced(rerun.lost, node, self._facts[node].address, ports, self.generation)
 

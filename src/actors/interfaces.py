@@ -44,14 +44,15 @@ class NodeFacts:
 
     @property
     def ports_at_once(self) -> int:
-        """Return how many free ports one generation gets for certain: half, as the node opens more only when half are
-        used.
+        """Return how many free ports one generation of a broadcast gets for certain: half of the node's ports.
+
+        The node opens more ports only when half of its ports are used.
         """
         return max(1, len(self.ports) // 2)
 
     @property
     def amounts(self) -> Amounts:
-        """Return the amounts that all tasks on the node together may hold."""
+        """Return how much of processors, memory and accelerators all tasks on the node together may hold."""
         return Amounts(self.millicpus, self.memory_bytes, len(self.accelerators))
 
 
@@ -84,8 +85,8 @@ class World(NamedTuple):
         return self.ports[rank] if self.ports else self.head_port if rank == 0 else 0
 
     def with_replaced(self, lost: NodeId, by: NodeId, address: str, ports: tuple[int, ...], generation: int) -> World:
-        """Return this world with the number ``generation``, and with node ``by`` and its ports in place of the node
-        ``lost``.
+        """Return a copy of this world with the number ``generation``, in which the node ``by`` with its ports replaces
+        the node ``lost``.
         """
         world = self._replace(nodes=tuple(by if node == lost else node for node in self.nodes), generation=generation)
         if lost == self.head:
@@ -250,8 +251,9 @@ class Link(Protocol):
         """
 
     def kill(self, attempt: AttemptId) -> None:
-        """Kill an attempt. The answer is `Finished`: with KILLED once its processes are gone, or with the verdict of an
-        end that came before.
+        """Kill an attempt. The node answers with `Finished` once the attempt's processes are gone.
+
+        The verdict is KILLED, or another one if the attempt had already ended.
         """
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
@@ -283,7 +285,7 @@ class Link(Protocol):
         """
 
     def is_sent(self, attempt: AttemptId) -> bool:
-        """Return whether an attempt that was passed to `run` was sent. It is not while its arguments are still being
+        """Return whether an attempt that was passed to `run` was sent to the node: not before its arguments were
         transferred.
         """
         ...
@@ -475,8 +477,8 @@ class OnLoss(Enum):
 
 
 class RankWatch(Protocol):
-    """A receiver of events of an at-most-once broadcast's ranks while the broadcast runs. Like `Settle`, it is called
-    in the event loop.
+    """A receiver of events of an at-most-once broadcast's ranks while the broadcast runs. Its methods are called in the
+    event loop.
     """
 
     def began(self, ranks: int, /) -> None:
@@ -508,7 +510,8 @@ class BroadcastSpec(NamedTuple):
     # most so many losses
     restarts: int = 3
     steady_s: float = 60.0  # seconds; a generation that ran for longer resets the number of lost generations in a row
-    needs: Amounts | None = None  # amounts that all ranks on one node reserve together
+    # the processors, memory and accelerators that all ranks on one node reserve together
+    needs: Amounts | None = None
     stall: Stall | None = None
     failed: Callable[[Ending], object] | None = None  # called at once with the ending of each rank that fails
     # receives each rank's ending; only with ``at_most_once``, as otherwise a rank may run again and end differently
@@ -540,7 +543,7 @@ class PoolSpec:
     reconnect_s: float = 10.0  # seconds for which the pool tries to reconnect to a node before the node counts as lost
     # seconds that a node lives without contact to this program; also the time to reconnect if no host at all answers
     lease_s: float = 120.0
-    launch_retries: int = 5  # number of launches that may fail before the pool is ready; after that, there is no limit
+    launch_retries: int = 5  # number of launches that may fail until the pool is ready; no limit after that
     scale: ScaleByLoad | None = None  # None: the pool keeps ``desired`` nodes until the user resizes it
 
 
@@ -566,4 +569,4 @@ class Dependencies:
     chance: Callable[[], float] = random_chance
     preparing: Callable[[NodeId], Preparing | None] = lambda _: (
         None
-    )  # returns the step of preparing a node that is under way, or None
+    )  # returns the step that prepares the node now; None: no step does

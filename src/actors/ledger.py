@@ -79,7 +79,7 @@ class Decisions:
     recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = field(default_factory=list)
     # (task, node of the attempt that ended, number of that attempt, cause)
     retries: list[tuple[Task, NodeId, int, str]] = field(default_factory=list)
-    # granted claims of broadcasts: the nodes on which each got a seat
+    # each broadcast that was granted its seats (slots for its ranks), and the nodes on which they are
     seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)
     # nodes that get no new work and hold no attempts any more; a node may be listed repeatedly
     emptied: list[NodeId] = field(default_factory=list)
@@ -123,7 +123,8 @@ class Queues:
     def __init__(self, line: WaitingLine) -> None:
         self.anywhere = TaskQueue()
         self.pinned: dict[int, TaskQueue] = {}  # tasks that are bound to a rank (``on=``), by rank
-        self.line = line  # the line of tasks that need amounts, including those that are also bound to a rank
+        # tasks that need amounts of processors, memory or accelerators, including those that are also bound to a rank
+        self.line = line
         self.ranks = maxsize  # number of ranks (ready nodes) that the pool is to have
 
     def has_place_for(self, task: Task) -> bool:
@@ -296,7 +297,7 @@ class Ledger:
         if (entry := self._entries.get(job)) is None:
             return False
         self._give_up(entry, ending)
-        if self.line.stirred:  # a node or a slot may have been saved for this task, and is now free for other tasks
+        if self.line.stirred:  # the cancelled task may have had a node or a slot saved for it
             self._assign(now)
         return True
 
@@ -335,8 +336,8 @@ class Ledger:
     # --- events of nodes ------------------------------------------------------------------------------------------
 
     def node_ready(self, node: NodeId, now: float, has: Amounts = NOTHING) -> None:
-        """Let ``node`` take work, for the first time or again. ``has``: the node's amounts, which are read only the
-        first time.
+        """Let ``node`` take work, for the first time or again. ``has``: the node's processors, memory and accelerators,
+        which are read only the first time.
         """
         host = self.placement.hosts.get(node)
         if host is None:
@@ -396,7 +397,7 @@ class Ledger:
         for to, order in runs[first:]:
             holder = host if to == host.id else self.placement.hosts[to]
             if holder is not host and holder.attempts[order.attempt].state == OVER:
-                # the task is already over: keep the order, as a kill of this attempt, also decided, follows it
+                # the task is over, and the order will be followed by the kill of its attempt: keep the order
                 self.decisions.runs.append((to, order))
                 continue
             again += self._take_back(holder, order.attempt)
@@ -489,7 +490,7 @@ class Ledger:
         return sum(len(host.attempts) for host in self.placement.hosts.values())
 
     def backlog(self, worth_s: float, now: float) -> tuple[int, float, int]:
-        """Return the amount of waiting work, as the function `backlog` in the module `backlog` describes."""
+        """Return the amount of waiting work, as the function `backlog` of this module describes."""
         return backlog(self._queue, self._pinned, self.line, self.placement, worth_s=worth_s, now=now)
 
     def load(self, node: NodeId) -> int:

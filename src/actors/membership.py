@@ -97,7 +97,7 @@ class Member:
 
     @property
     def amounts(self) -> Amounts:
-        """Return the amounts that a connected node has for its tasks."""
+        """Return how much of processors, memory and accelerators a connected node has for its tasks."""
         return NOTHING if self.facts is None else self.facts.amounts
 
 
@@ -111,7 +111,8 @@ class Membership:
         self.outdated = False  # whether the ready nodes have changed since the list of them was last sent to the nodes
         self.untold: set[NodeId] = set()  # nodes that have joined and were not sent the list of ready nodes yet
         self._accelerators = 0  # number of accelerators of the ready nodes
-        self._named = -1  # version of the roster whose list of nodes was last passed to the links
+        # version of the roster (the ready nodes in the order of ranks) that was last passed to each node's `Link`
+        self._named = -1
         self._by_machine: dict[MachineId, Member] = {}
         self._next = 0
         self._ranked: tuple[tuple[NodeId, NodeFacts], ...] = ()

@@ -41,9 +41,9 @@ STEALS = 8  # number of nodes examined per check for attempts to take back
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or (``every``) on all such
-    nodes.
+    """A broadcast's request for seats, which are slots for its ranks, on at least ``least`` nodes.
 
+    The nodes in ``besides`` do not count. ``every``: on all other nodes.
     ``again``: the broadcast has begun before and may hold seats, so its claim goes before claims of new broadcasts.
     """
 
@@ -53,7 +53,8 @@ class Claim:
     every: bool = False
     again: bool = False
     besides: frozenset[NodeId] = frozenset()
-    needs: Amounts | None = None  # amounts that each seat reserves on its node
+    # the processors, memory and accelerators that each seat (slot for the broadcast's ranks) reserves on its node
+    needs: Amounts | None = None
 
     def wants(self, host: Host) -> bool:
         return host.id not in self.besides and (self.needs is None or self.needs.fits_in(host.has))
@@ -83,13 +84,14 @@ class Placement:
 
     @property
     def busy(self) -> int:
-        """Return how many slots are in use, or unusable because their node's amounts are all in use, including slots of
-        closed nodes.
+        """Return how many slots are in use, including slots of nodes that take no new work.
+
+        A free slot also counts if it is useless because processors, memory or accelerators of its node are in use.
         """
         return sum(max(min(host.load, self.slots), self._shares(host)) for host in self.hosts.values())
 
     def _shares(self, host: Host) -> int:
-        """Return the amounts that are in use on a node, converted to a number of its slots."""
+        """Return the largest used share of a node's processors, memory or accelerators, as a number of its slots."""
         held = host.has.minus(host.left)
         return ceil(self.slots * held.share_of(host.has)) if any(held) else 0
 
@@ -194,8 +196,8 @@ class Placement:
         return needs.fits_in(left)
 
     def too_large(self) -> Claim | None:
-        """Return the first claim if it lacks seats and so many nodes have too small amounts that it can never get
-        them.
+        """Return the first claim of seats if it can never be granted, because too few nodes have the amounts of
+        processors, memory or accelerators that each seat needs; otherwise None.
         """
         claim = self.claims[0] if self.claims else None
         if claim is None or claim.needs is None or not claim.least:
@@ -391,7 +393,7 @@ class WaitingLine:
         self._clear(key)
         lane = self._lanes.setdefault(key, TaskQueue())
         if not lane:
-            # if the lane has older tasks, these wait for the same amounts, so this task cannot begin either
+            # no older task waits for the same amounts, so this task may perhaps begin at once
             self.stirred = True
         if lane and entry.task.job < lane[-1].task.job:
             insort(lane, entry, key=_submitted)
@@ -450,8 +452,8 @@ class WaitingLine:
             if (host := self._best(entry)) is not None:
                 return entry, host
             self._barren.add(_lane_of(entry))
-        # remember only the lanes just examined; for other lanes, or while a broadcast claims seats, changes of nodes
-        # are not noted
+        # remember only the lanes (tasks with equal needs) that were just examined; for other lanes, or while a
+        # broadcast claims seats, changes of nodes are not noted
         self._barren = set(map(_lane_of, () if self._placement.claims else heads))
         return None
 
@@ -496,7 +498,7 @@ class WaitingLine:
         return lanes
 
     def why(self, lane: Lane) -> str:
-        """Describe for people what the lane's tasks need, and which amounts the possible nodes have."""
+        """Describe for people what each task of a lane (tasks with equal needs) needs, and what the nodes have."""
         return f"{lane[0]}, and the nodes have {describe(host.has for host in self._staying(lane[1]))}"
 
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
@@ -606,8 +608,8 @@ class WaitingLine:
     # --- lanes: tasks with equal needs ----------------------------------------------------------------------------
 
     def _heads(self) -> list[Entry]:
-        """Return the oldest task of each lane, the oldest first: of all lanes for a rank, but of only `LOOK` lanes for
-        any node.
+        """Return the oldest task of each lane (tasks with equal needs), the oldest first: of all lanes whose tasks are
+        bound to a rank, but of only `LOOK` lanes whose tasks may run on any node.
         """
         for key in tuple(self._lanes):
             self._clear(key)
@@ -616,7 +618,7 @@ class WaitingLine:
         return sorted((*nsmallest(LOOK, anywhere, key=_submitted), *on_ranks), key=_submitted)
 
     def _clear(self, key: Lane) -> None:
-        """Remove ended tasks from the beginning of a lane, and the lane itself if no task is left in it."""
+        """Remove ended tasks from the front of a lane (tasks with equal needs); remove the lane if it is then empty."""
         lane = self._lanes.get(key)
         while lane and lane[0].state != QUEUED:
             lane.popleft()

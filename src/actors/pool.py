@@ -112,7 +112,8 @@ class PoolActor:
         self._was_ready = False
         self._waited_ranks = Waits[int](spec.replace_timeout_s)
         self._waited_amounts = Waits[Lane](spec.replace_timeout_s)
-        self._ranked = 0  # version of the roster about which broadcasts were last informed
+        # version of the roster (the ready nodes in the order of ranks) about which broadcasts were last informed
+        self._ranked = 0
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm_due_at = 0.0
@@ -349,8 +350,9 @@ class PoolActor:
                 waiter.fail(error)
 
     def _refuse_too_large(self, now: float, *, whole: bool) -> None:
-        """End the tasks and broadcasts whose amounts no node has: at once if no more nodes come (``whole``), else after
-        a time limit.
+        """End the tasks and broadcasts that need more processors, memory or accelerators than the nodes have.
+
+        ``whole``: no more nodes come, so end them at once; otherwise end them after a time limit.
         """
         line, placement = self._ledger.line, self._ledger.placement
         lanes, claim = line.too_large() if line else [], placement.too_large()

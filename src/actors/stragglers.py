@@ -188,8 +188,8 @@ class Stragglers:
         self._may_be_due(wave, now)
 
     def tried(self, node: NodeId, at: float) -> None:
-        """Handle that connecting to ``node`` begins at the time ``at``; infinity: the node waits for its turn, which
-        does not count.
+        """Handle that connecting to ``node`` begins at the time ``at``; infinity: the node still waits for its turn,
+        and the time of this wait does not count.
         """
         if (wave := self._wave_of.get(node)) is not None:
             wave.silent[node] = at

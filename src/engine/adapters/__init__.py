@@ -1,4 +1,4 @@
-"""Adapters that log values of training frameworks into the run's record, one module for each framework.
+"""Adapters that log values of training frameworks into the run's record (its folder), one module per framework.
 
 An adapter imports its framework when it is used. `loggable` turns a framework's values into metrics.
 

@@ -1,4 +1,4 @@
-"""A logger for Lightning that logs into the run's record. Only this module imports lightning."""
+"""A logger for Lightning that logs into the run's record (its folder). Only this module imports lightning."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _with_memory(name: str) -> tuple[Model, str | None]:
 
 
 def _of_count(name: str, count: str) -> str:
-    """Return the error message for an invalid count, which is the text after the colon of ``accelerator=``."""
+    """Return the error message for an invalid ``accelerator="name:count"``, whose count is no number."""
     number, _, memory = count.partition(":")
     if number.isdigit() and re.fullmatch(r"\d+\s*GB", memory.strip(), re.IGNORECASE):
         return f"the memory belongs to the name: write {f'{name}-{memory}:{number}'!r}."

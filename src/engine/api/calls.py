@@ -119,7 +119,7 @@ class Callee:
 
 
 class AsyncVerbs:
-    """The base class of `Pool`, with the methods that plugins use. Their other options are those of `Pool`."""
+    """The base class of `Pool`, with the methods that plugins use. `Pool` adds options to some of these methods."""
 
     async def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
         """Run a call on one node, and return its result."""
@@ -269,7 +269,7 @@ class StreamCall(PendingCall, Generic[T]):
         self, other: MixedGroup[tuple[*As], tuple[*Ss]], /
     ) -> MixedGroup[tuple[AsyncGenerator[T, None], *As], tuple[Iterator[T], *Ss]]: ...
     def __and__(self, other: Any, /) -> Any:
-        """Return a group of this call and another call or group. Its result for a generator is an iterator."""
+        """Return a group of this call and another call or group. The group's result for a generator is an iterator."""
         return _joined(self, other)
 
     @overload

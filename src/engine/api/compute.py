@@ -117,7 +117,7 @@ class Decorated(Callee, Generic[P]):
 
     @functools.cached_property
     def here(self) -> Callable[..., Any]:
-        """The user's function as `local` calls it: with the method's object or the setup's result bound."""
+        """The function as `local` calls it: a method's object or the result of ``setup`` is the first argument."""
         if self.self_args:
             self.check_method()
             return functools.partial(self.function, *self.self_args)
@@ -479,7 +479,8 @@ def _method(function: Decorated[...], instance: object) -> Decorated[...]:
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
     function: Decorated[...] = importable.imported(module, qualname).plain
-    # pickles of functions with a name have no setup; the imported function has it, since `with_` cannot change it
+    # a pickle that names its function does not contain the option ``setup``: take it from the imported function, which
+    # has the right one, because `with_` cannot change this option
     options = replace(options, setup=function.options.setup)
     return function if function.options == options else function.remade(function.function, options)
 

@@ -66,7 +66,7 @@ def worded(text: str) -> str:
 
 
 def is_own(error: BaseException) -> bool:
-    """Return whether the text of an error is Outrider's alone: others contain texts of the user's code."""
+    """Return whether the text of an error comes from Outrider alone, and contains no text of the user's code."""
     from .errors import BroadcastFailed, OutriderError, SerializationError, TaskError
 
     return isinstance(error, OutriderError) and not isinstance(error, BroadcastFailed | SerializationError | TaskError)

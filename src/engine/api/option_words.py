@@ -17,7 +17,7 @@ from ...providers.registry import PROVIDERS
 
 
 class Forms(Protocol):
-    """A `language.Language`."""
+    """The part of `language.Language` that this module needs: the form in which a message names an option."""
 
     def form_of(self, key: str, *, is_provider: bool = False) -> str: ...
 
@@ -73,7 +73,7 @@ def _opens_a_pool(text: str, match: re.Match[str]) -> bool:
 
 
 def _end(text: str, start: int) -> int:
-    """Return the index after the bracket that closes the one before ``start``; 0: it is not closed."""
+    """Return the index after the bracket that closes the bracket before ``start``; 0: no bracket closes it."""
     depth, quote = 1, ""
     for index in range(start, len(text)):
         char = text[index]
@@ -111,7 +111,7 @@ def _with_key(text: str, match: re.Match[str], end: int) -> tuple[int, int]:
 
 
 def _path(name: str) -> str:
-    """Return the option of a pool whose value is an object of this class."""
+    """Return the pool's option whose value is an object of the class ``name``; empty: there is no such option."""
     if name in _PROVIDERS:
         return "provider"
     kind = name.partition(".")[0]
@@ -120,7 +120,7 @@ def _path(name: str) -> str:
     )
 
 
-# --- the same in other languages --------------------------------------------------------------------------------------
+# --- calls as TOML or as command-line options -------------------------------------------------------------------------
 
 _SUBJECT = re.compile(r":| (?:takes|must|is|has|waits|would) ")
 Pairs = list[tuple[str, ast.expr]]

@@ -414,7 +414,7 @@ class Settings:
     max_cost: float | None  # USD
     volumes: tuple[Volume, ...] = ()
     keep: str | None = None  # a folder in the nodes' work folders, fetched at the end
-    run: RunOption = None  # name of the run's record; False: no record
+    run: RunOption = None  # name of the run's record (its folder); False: no record
     sample_every_s: float | None = None  # None: nodes send no samples
     max_idle_s: float | None = None
     trackers: tuple[object, ...] = ()  # objects of type `record.trackers.base.Tracker`, which receive the run's record

@@ -1,8 +1,9 @@
 """The sink protocol: the way by which a pool's events, output and log records leave the core.
 
-The core knows only the classes of this module. The room `record` implements them: `Sink` for displays and the log,
-`RunRecord` for the run's record, `CallTraces` for OpenTelemetry. `Sinks` opens the sinks of one pool; the code that
-puts a pool together (`engine/pool_life.py`) passes an implementation of `Sinks` to the pool.
+The core (the code that runs a pool) knows only the classes of this module. The package `engine.record` implements
+them: `Sink` for displays and the log, `RunRecord` for the run's record (its folder), `CallTraces` for OpenTelemetry.
+`Sinks` opens the sinks of one pool; the code that puts a pool together (`engine/pool_life.py`) passes an implementation
+of `Sinks` to the pool.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Sink(ABC):
 
 
 class CallTraces(Sink):
-    """A sink that creates a span for each call. ``packed``: the span of the call that was just packed."""
+    """A sink that creates a span for each call. ``packed``: the span of the call that was last packed for sending."""
 
     packed: Any
 
@@ -160,7 +161,10 @@ class RunRecord(Protocol):
 
 
 class PoolFacts(NamedTuple):
-    """Functions that a drawing sink calls. ``spending`` must be called on the event loop, the others in any thread."""
+    """Functions that a sink calls for the facts that it shows.
+
+    ``spending`` must be called on the event loop; the other functions may be called in any thread.
+    """
 
     spending: Callable[[], Spending] = Spending
     record: Callable[[], Path | None] = lambda: None

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def amounts(before: Amounts | None, option: str, value: object) -> Amounts | None:
-    """Return the amounts ``before`` with one option set to ``value``, or without this option if ``value`` is None.
+    """Return the amounts of processors, memory and accelerators that a function needs, after one option has changed.
 
-    The result is None if no amount is left.
+    ``before``: the amounts before the change. ``value``: the option's new value; None removes the option. The result is
+    None if no amount is left.
 
     Raises:
         SpecError: The value is not valid.
@@ -84,7 +85,7 @@ class Options:
     on_stall: OnStallOption = "report"
     name: str | None = None  # name to show instead of the function's
     setup: Callable[[], Any] | None = None  # returns the function's first argument; runs once in each process
-    needs: Amounts | None = None  # the amounts of a node that the task holds while it runs
+    needs: Amounts | None = None  # the processors, memory and accelerators that the task holds while it runs
     keep: bool = False  # whether results stay on their nodes
 
     if not TYPE_CHECKING:

@@ -23,9 +23,9 @@ _FRAME = r'( +)File "(.*)", line (\d+), in '
 def cut(error: BaseException) -> None:
     """Remove the library's frames from an error's traceback; a bare ``raise`` after this adds none.
 
-    All frames are kept for an error that has no frame of the user's, unless it is a task's error or an `OutriderError`:
-    such an error is a bug of Outrider, and its frames explain it. Interrupts and cancellations are always cut, because
-    it does not matter where the wait for a call was interrupted.
+    An error that has no frame of the user's code keeps all frames, as it is probably a bug of Outrider. Errors of tasks
+    and `OutriderError` are no such bugs and are always cut. Interrupts and cancellations are always cut too, because it
+    does not matter where the wait for a call was interrupted.
     """
     if isinstance(error, GeneratorExit):  # may be raised at the end of the program, when imports no longer work
         return

@@ -110,9 +110,10 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
 
 
 def tracker_at(table: Table, folder: Path) -> Table:
-    """Return a tracker's table with the path in ``folder`` made absolute, if it is relative.
+    """Return a tracker's table; if its key "folder" has a relative path, make that path absolute.
 
-    For a tracker class of the user's own, leave the option as it is, because it may have another meaning.
+    For a tracker class of the user's own, leave the key as it is, because it may have another meaning. The parameter
+    ``folder`` is the folder from which relative paths start.
     """
     text = table.get("folder")
     if not isinstance(text, str) or not text or "://" in text or ":" in str(table.get("kind", "")):
@@ -320,7 +321,7 @@ def with_tables(trackers: object, tables: Tables) -> object:
 
 
 def named_table(name: str, tables: Tables) -> Mapping[str, Any]:
-    """Return the table of the tracker ``name``. That is also the tracker's name, unless the table gives another one."""
+    """Return the table of the tracker ``name``, with this name as its key "name" unless the table has another one."""
     return {"name": name, **tables[name]}
 
 
