@@ -75,8 +75,8 @@ class Api:
             BadRequest: No region is given or configured, the endpoint is not a URL, or aiobotocore is not installed.
             NotAuthorized: The profile does not exist.
         """
-        # The environment's values are stored in the place, as another client that takes over the pool may have other
-        # values.
+        # Read the environment here, because the journal must have these values: a client that takes over the pool may
+        # have other values in its environment.
         profile = profile or os.environ.get("AWS_PROFILE")
         for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL_SSM"):
             if os.environ.get(name, "-").strip() == "":  # botocore would take an empty value for a URL
@@ -118,8 +118,8 @@ class Api:
 
         Transient failures (throttling, failures of AWS, lost answers) are retried for ``timeout_s`` seconds in all.
         After a lost answer only idempotent calls are repeated: calls that read, delete or set, and creates with a
-        ``ClientToken``; ``idempotent`` overrides this rule. For ``lag_s`` seconds ``....NotFound`` is retried too, as
-        resources that were just created may not be known everywhere yet.
+        ``ClientToken``; ``idempotent`` overrides this rule. For ``lag_s`` seconds, errors whose code ends in
+        ``NotFound`` are retried too, because some parts of AWS may not know a new resource yet.
 
         Cancellation is safe, but the call may have been carried out.
 
@@ -214,7 +214,7 @@ class Api:
             return LAG_PAUSE_S[0] + self.luck() * LAG_PAUSE_S[1]
         if failure.trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
-        # Includes calls that set a value which may be set already.
+        # "reads" here includes calls such as Delete and Modify, which have the same effect if they are repeated
         reads = errors.idempotent(failure.operation, token=False)
         return call.pause_s(failure.trouble, reads=reads, luck=self.luck())
 
@@ -297,7 +297,7 @@ class Api:
     async def _renew(self, session: Any) -> None:
         """Read the credentials again, in case the files have changed. Clients in use stay open."""
         async with self._opening:
-            if self._session is session:  # otherwise, another call has already renewed it
+            if self._session is session:  # otherwise, another call has already renewed the session
                 self._session = await in_thread(new_session, self.profile)
                 self._clients.clear()
 
@@ -319,8 +319,9 @@ def page_of(token: str) -> dict[str, Any]:
 
 
 def _camel(operation: str) -> str:
-    """``describe_instances`` -> ``DescribeInstances``; not exact for names with abbreviations, which do not matter
-    here.
+    """Return an operation's name in camel case: ``describe_instances`` -> ``DescribeInstances``.
+
+    Abbreviations in names become wrong (``Ssm`` for ``SSM``), which does not matter for error texts.
     """
     return "".join(word.capitalize() for word in operation.split("_"))
 

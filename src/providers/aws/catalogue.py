@@ -60,7 +60,7 @@ VENDOR = Vendor(
         "Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Server.InsufficientInstanceCapacity"
     }),
     quotas=OF_VCPUS,
-    # Permanent failures: the type is not sold in that zone to this account, or the owner must request it.
+    # Permanent failures: the type is not sold to this account in that zone, or the account's owner must request it.
     lasting=frozenset({"Unsupported", "InstanceTypeNotSupported", "InvalidAvailabilityZone", "OptInRequired"}),
     general_purpose=("m", "c", "r"),
     price_advice="allow pricing:GetProducts",
@@ -97,8 +97,8 @@ NAMES: Final[Mapping[str, str]] = {
 async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[str] | None = None) -> Catalogue:
     """Return the part of the region's catalogue that this request can use. ``instance_types``: consider only these.
 
-    The cache keeps types, zones and on-demand prices for 10 minutes, and spot prices for 1 minute. For AWS itself, the
-    whole process shares it. Cancellation is safe.
+    Types, zones and on-demand prices are cached for 10 minutes, and spot prices for 1 minute. The whole process shares
+    the cache, except with the user's own endpoint URL. Cancellation is safe.
 
     Raises:
         BadRequest: No type in the region fits the request.
@@ -184,8 +184,10 @@ def _gbps(network: Mapping[str, Any]) -> float:
 
 
 def _place(api: Api) -> Hashable:
-    """Return the cache key of a cloud. With the user's own endpoint, each `Api` has its own key, as ports are
-    reused.
+    """Return the part of a cache key that depends on the region and the credentials.
+
+    With the user's own endpoint URL, each `Api` object has another key, because a test server may get the port of an
+    earlier one.
     """
     return api.region, api.profile, None if api.endpoint_url is None else id(api)
 

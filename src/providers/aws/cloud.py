@@ -32,7 +32,7 @@ from .tags import batches, where
 
 
 def place_of(api: Api) -> dict[str, str]:
-    """Return the place of a pool, as the journal stores it."""
+    """Return where a pool's machines are (region, endpoint URL and profile), as the journal stores it."""
     place = {"region": api.region, "endpoint_url": api.endpoint_url, "profile": api.profile}
     return {key: value for key, value in place.items() if value}
 
@@ -108,12 +108,12 @@ async def _described(api: Api, which: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def views_of(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[InstanceView]:
-    """Return the views of instances that belong to ``of``; None: all instances."""
+    """Return an `InstanceView` for each instance that belongs to the claim ``of``; if ``of`` is None, for every one."""
     return [each.view for each in map(read, instances) if of is None or of.has(each.whose)]
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """Convert an instance from DescribeInstances."""
+    """Convert an instance in the answer of DescribeInstances to a `ListedMachine`."""
     reason, state, launched = instance.get("StateReason") or {}, instance["State"]["Name"], instance.get("LaunchTime")
     return ListedMachine(
         tags.thing(instance["InstanceId"], instance),
@@ -138,9 +138,11 @@ IN_USE_S = 120.0  # seconds for which resources of a terminated machine stay in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of resources. ``key``: of the list in `describe`'s answer. ``id``: the field that the journal has as name.
+    """A kind of resources. ``describe``, ``delete``: EC2's operations that list and delete such resources.
 
-    ``unshown_s``: seconds after its creation for which an unlisted resource counts as new, not as deleted.
+    ``key``: the key of the list in the answer of ``describe``. ``id``: the field whose value is the resource's name in
+    the journal. ``unshown_s``: seconds for which a deletion is retried if EC2 does not know the resource, because a new
+    one may not be known everywhere yet.
     """
 
     name: str
@@ -218,7 +220,10 @@ async def _delete(api: Api, kind: Kind, name: str) -> None:
 
 
 class AWSSurveyor(CloudSurveyor["EC2Cloud"]):
-    """Implements `survey.Surveyor`. A place has a region, and optionally an endpoint_url and a profile."""
+    """Implements `survey.Surveyor`, which finds and ends machines for `outrider ps` and `outrider gc`.
+
+    A `Place` has a region, and optionally an endpoint_url and a profile.
+    """
 
     provider, mark = "aws", "region"
 
@@ -241,7 +246,7 @@ class AWSSurveyor(CloudSurveyor["EC2Cloud"]):
         return machines, answer.others
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return all places (regions) that can be reached with the credentials of this one."""
+        """Return all regions that can be reached with the credentials for ``place``, each as a `Place`."""
         async with self.reach(place) as cloud:
             answer = await cloud.api.call("describe_regions")
         return [{**place, "region": region["RegionName"]} for region in answer["Regions"]]

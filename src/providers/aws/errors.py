@@ -35,7 +35,7 @@ _WRONG = frozenset({
     "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException",
     "InvalidToken", "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException",
 })  # fmt: skip
-# A part of EC2's message when only this zone lacks the type, permanently or today.
+# Matches EC2's message if only this zone, not the whole region, lacks the type, permanently or today.
 _OF_THE_ZONE = re.compile("Availability Zone|requested configuration is currently not supported")
 
 
@@ -53,9 +53,9 @@ class Failure:
     instance_type: str = ""
     zone: str = ""
     spot: bool = False
-    endpoint_url: str = ""  # the user's own, if any
-    regions: tuple[str, ...] = ()  # known to botocore
-    retry_after_s: float = 0.0  # always 0, as AWS never sends it
+    endpoint_url: str = ""  # the user's own URL instead of AWS's, if any
+    regions: tuple[str, ...] = ()  # the regions that botocore knows
+    retry_after_s: float = 0.0  # always 0, because AWS never sends a time for the retry
 
     @property
     def trouble(self) -> Trouble | None:
@@ -276,8 +276,8 @@ class Quota:
         return f"https://{place}console.aws.amazon.com/servicequotas/home/services/{self.service}/quotas/{self.code}"
 
 
-# By the first letters of a type's name, before its generation: the name of the types in two vCPU quotas, and the codes
-# of these quotas, on demand and spot. An empty code: there is no such quota.
+# vCPU quotas by the letters at the start of a type's name ("g" for "g5.xlarge"). Each value has the types' name in the
+# quotas' names, the code of the on-demand quota, and the code of the spot quota (empty: there is no such quota).
 _STANDARD = ("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
 _G_AND_VT = ("G and VT", "L-DB2E81BA", "L-3819A6DF")
 _FAMILIES = {
@@ -334,9 +334,10 @@ THROTTLED = frozenset({
     "RequestThrottledException", "SlowDown", "Throttling", "ThrottlingException", "ThrottledException",
     "TooManyRequestsException",
 })  # fmt: skip
-# Class names of exceptions of botocore and this package: without a connection, no request was sent ...
+# names of botocore's exceptions if there was no connection, so that no request was sent
 UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "ConnectionError"})
-# ... or the request was sent, and may have been carried out, but the response is missing.
+# names of botocore's and this package's failures if the request was sent, but the response is missing or unreadable;
+# the request may have been carried out
 LOST = frozenset({"ConnectionClosedError", "HTTPClientError", "IncompleteReadError", "ReadTimeoutError",
                   "ResponseParserError", "ResponseStreamingError", "TimedOut",
                   "UnreadableAnswer"})  # fmt: skip
@@ -348,9 +349,9 @@ _SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "Sto
 
 # "Request throttling for the Amazon EC2 API", EC2 Developer Guide: each action has its own bucket.
 NON_MUTATING = (100.0, 20.0)  # (capacity in tokens, tokens refilled per second)
-UNFILTERED = (50.0, 10.0)  # the same actions without filters
-MUTATING = (50.0, 5.0)  # also for the actions that the page calls resource-intensive
-# Outrider calls no other uncategorized actions.
+UNFILTERED = (50.0, 10.0)  # limits (capacity, tokens per second) of some describe calls without filters
+MUTATING = (50.0, 5.0)  # limits of actions that change something, also of those that AWS calls resource-intensive
+# Limits of single actions. AWS calls these actions uncategorized; Outrider calls no others of that category.
 _UNCATEGORIZED = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}
 _UNFILTERED_ACTIONS = frozenset({"DescribeInstances", "DescribeSecurityGroups", "DescribeVolumes"})
 
@@ -426,9 +427,10 @@ def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
 
 
 def lost_code(error: Exception) -> str:
-    """Return the code of a failure without an error answer: the names of botocore's own errors, or else `UNREADABLE`.
+    """Return a code for a call that failed without an error response of AWS.
 
-    `UNREADABLE` stands for every error while an answer is parsed, such as a truncated date.
+    It is the exception's class name, if that is botocore's or in `LOST`; otherwise `UNREADABLE`, because the response
+    could not be parsed (for example, a truncated date).
     """
     from botocore.exceptions import BotoCoreError
 

@@ -34,8 +34,8 @@ GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; up to 1.5 times as m
 IPV4_HOUR_USD = 0.005  # USD per hour of a public address in every region; "Amazon VPC pricing"
 MACHINES_ALIKE = "1"  # the only version of a template; each shape has its own template
 
-# "Get started with EFA and NCCL", EC2 User Guide. The last variable keeps NCCL's own connections off unusable
-# interfaces.
+# Environment variables from "Get started with EFA and NCCL", EC2 User Guide. The last one excludes network interfaces
+# that NCCL cannot use for its own TCP connections.
 EFA = {
     "FI_PROVIDER": "efa",
     "FI_EFA_USE_DEVICE_RDMA": "1",
@@ -123,7 +123,8 @@ def cards(offer: Offer, *, together: bool, public: bool) -> int:
 
 def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the parameters of CreateLaunchTemplate."""
-    kinds = ["network-interface"]  # the fleet call tags instances and volumes, with the token of its launch
+    # instances and volumes are not in this list, because the CreateFleet call tags them, with the token of its launch
+    kinds = ["network-interface"]
     if shape.market == "spot":
         kinds.append("spot-instances-request")  # only for spot, as EC2 refuses tags for resources that are not created
     data: dict[str, Any] = {
@@ -230,7 +231,7 @@ def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 
 
 def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> tuple[Offer, ...]:
-    """Return the offers to which a part of the answer refers; all of them if it names none."""
+    """Return the offers to which ``part``, one entry of CreateFleet's answer, refers; if it fits none, all offers."""
     override = (part.get("LaunchTemplateAndOverrides") or {}).get("Overrides") or {}
     kind = part.get("InstanceType") or override.get("InstanceType")
     subnet = part.get("SubnetId") or override.get("SubnetId")
@@ -246,7 +247,7 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 def machine(
     name: MachineId, offer: Offer, of: LaunchTemplate, *, region: str, notices: tuple[str, ...], lease: str
 ) -> Machine:
-    """Return the machine as it is known before it has an address."""
+    """Return the `Machine` for a new machine, which has no address yet."""
     shape = of.shape
     cards = {"efa": f"{shape.cards} of {max(1, offer.type.interconnect_cards)} interfaces"} if shape.cards else {}
     return new_machine(

@@ -174,7 +174,10 @@ class EC2Launcher:
         self._templates.forget(order.of.values())
 
     async def _shape(self, plan: EC2Plan, offer: Offer, cluster: str) -> Shape:
-        """Return the shape of this offer's machines. ``cluster``: the name of their placement group, or ""."""
+        """Return the `Shape` (the contents of the launch template) of this offer's machines.
+
+        ``cluster``: the name of their placement group, or "".
+        """
         request, provider = plan.request, self._provider
         cards = launch.cards(offer, together=plan.together, public=provider.public)
         place = await self._efa_network.get() if cards else plan.network
@@ -193,7 +196,9 @@ class EC2Launcher:
         )
 
     async def _prepared(self, *, efa: bool) -> Network:
-        """Return the pool's network, and create its group if missing. ``efa``: for machines with EFA interfaces."""
+        """Return the pool's network, and create its security group if it is missing. ``efa``: for machines with EFA
+        interfaces.
+        """
         provider = self._provider
         return await network.prepare(
             self._api,
@@ -304,10 +309,10 @@ def images_of(provider: AWSOptions, api: Api) -> Callable[[LaunchRequest, Archit
 
 
 class Templates:
-    """Launch templates by shape.
+    """The pool's launch templates: one for each `Shape` (the contents of a template), created on first use.
 
-    Later launches of a shape reuse its template, and with it the machines' initial host key. Each machine replaces that
-    key at the first contact, because anyone who can read one template's user data can read all of them.
+    Machines of one template start with the same host key. The pool replaces each machine's host key when it first
+    connects, because anyone who can read the template's user data knows the initial key.
     """
 
     def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
@@ -317,7 +322,7 @@ class Templates:
         self._clusters = OncePerKey(self._make_cluster)
 
     async def of(self, shape: Shape) -> LaunchTemplate:
-        """Return the template for a shape.
+        """Return the launch template with the contents ``shape``; create it on first use.
 
         Raises:
             ProviderError: The template could not be created.
@@ -349,7 +354,10 @@ class Templates:
         return LaunchTemplate(created["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
     async def _make_cluster(self, name: str) -> str:
-        """Create the pool's placement group; return its name, another one if a stranger's group has ``name``."""
+        """Create the pool's placement group, and return its name.
+
+        If a group that is not the pool's has the name ``name``, the pool's group gets another name.
+        """
         if await self._makes_cluster(name) or await self._has_cluster(name):
             return name
         other = f"{name}-{uuid4().hex[:8]}"
@@ -373,7 +381,10 @@ class Templates:
         return True
 
     async def _has_cluster(self, name: str) -> bool:
-        """Return whether the group is the pool's: created by a try whose answer was lost, or by an earlier owner."""
+        """Return whether the existing placement group ``name`` is the pool's.
+
+        Then it was created by a try whose answer was lost, or by an earlier owner of the pool.
+        """
         claim = await self._api.recorder.claim()
         shown = await cloud.shown_of(self._api, cloud.PLACEMENT_GROUPS, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

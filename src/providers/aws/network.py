@@ -29,7 +29,7 @@ Direction = Literal["ingress", "egress"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The prepared network. ``group`` is empty if the user gave groups, because the pool has none of its own then."""
+    """A network that is ready for launches. ``group``: the pool's own security group; empty if the user gave groups."""
 
     vpc: str
     subnets: Mapping[str, str]  # by zone
@@ -52,10 +52,11 @@ async def prepare(
 ) -> Network:
     """Find the subnets and create the pool's security group, tagged with ``labels`` from its creation.
 
-    Without ``vpc`` and ``subnets``, the default VPC is used. Given subnets are used as they are; of a VPC's subnets,
-    with a public ``address``, only those that assign public addresses. ``ssh_from``: CIDRs, or ``"auto"``: this
-    computer's address as AWS sees it, or with private addresses the VPC's own CIDRs. ``efa``: the group also allows all
-    outgoing traffic among its members, which EFA needs.
+    Without ``vpc`` and ``subnets``, the default VPC is used. Subnets that the user names are used as they are.
+    Otherwise, if ``address`` is "public", only the VPC's subnets that assign public addresses are used.
+
+    ``ssh_from``: CIDRs, or ``"auto"``: this computer's address as AWS sees it, or with private addresses the VPC's own
+    CIDRs. ``efa``: the group also allows all outgoing traffic among its members, which EFA needs.
 
     ``claim``: decides which resources are the pool's. An existing group of the pool is updated, so that port 22 is open
     only to this client. EC2 may not know a new group everywhere for some seconds, so calls that use the group retry on
@@ -174,10 +175,9 @@ def _free(subnet: Mapping[str, Any]) -> int:
 
 
 async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) -> tuple[str, set[Rule]]:
-    """Return the pool's own group and its rules.
+    """Return the pool's own security group and its rules.
 
-    The group is created without a search before, as it rarely exists. If EC2 reports that its name is taken, search for
-    it.
+    First try to create the group, because it rarely exists yet. If EC2 reports that its name is taken, search for it.
     """
     name = marks.name_of(claim.pool)
     try:
@@ -252,7 +252,7 @@ async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """A rule. ``peer``: a CIDR, or a group's id. ``port`` None: all traffic."""
+    """A rule of a security group. ``peer``: a CIDR, or the id of a security group. ``port``: None: all traffic."""
 
     direction: Direction
     peer: str

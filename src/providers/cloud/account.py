@@ -1,8 +1,8 @@
 """`AccountCloud`: the base class for clouds that users open with an account's API key.
 
-Such a cloud has no other credentials, and lists the machines of all regions. `ApiKeys` finds the key. A pool's place
-(the texts by which the journal finds the pool's cloud again) names the account, so that no program searches for the
-pool's machines with another account's key.
+Such a cloud has no other credentials, and lists the machines of all regions. `ApiKeys` finds the key. The journal
+stores the name of the account that a pool uses, so that no program searches for the pool's machines with another
+account's key.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .vendor import Vendor
 
 
 class AccountCloud(ABC):
-    """The base class of a cloud's `port.Cloud`; subclasses implement the abstract methods. ``api``: the opened
-    interface.
+    """The base class of a cloud's `port.Cloud`; subclasses implement the abstract methods.
 
-    ``place``: an ``account``, and optionally a ``key_file`` and an ``endpoint_url``.
+    ``api``: the open connection to the cloud's API. ``place``: where the machines are: an ``account``, and optionally a
+    ``key_file`` and an ``endpoint_url``.
     """
 
     vendor: Vendor
@@ -107,13 +107,13 @@ async def reached(
     *,
     scheme: str = "Bearer",
 ) -> AsyncIterator[A]:
-    """Open a cloud in a place: the place of a pool, which has an ``account``, or a place from `place_of`, which has
-    none.
+    """Open a cloud with an API key.
 
-    ``scheme``: the text before the key in the header of requests, such as ``Bearer``.
+    ``place``: the account, key file and URL to use. A place from `place_of` names no account; then the account is that
+    of the key. ``scheme``: the text before the key in the header of requests, such as ``Bearer``.
 
     Raises:
-        NotAuthorized: There is no key, or the key belongs to another account than the place.
+        NotAuthorized: There is no key, or the key belongs to another account than the one in ``place``.
         BadRequest: The cloud's extra is not installed, or the endpoint is not a URL.
     """
     key, account = await keys.of(place)
@@ -122,8 +122,9 @@ async def reached(
 
 
 def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, str]:
-    """Return the place that a provider's options describe. The place has no account, because only the key determines
-    the account.
+    """Return a provider's options ``key_file`` and ``endpoint_url`` as a dictionary, without those that are not set.
+
+    It contains no account, because only the key determines the account.
     """
     options = {"key_file": key_file, "endpoint_url": endpoint_url}
     return {name: os.fspath(value) for name, value in options.items() if value}
@@ -132,13 +133,13 @@ def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, st
 # --- API keys ---------------------------------------------------------------------------------------------------------
 
 
-ANY = "any"  # an account's name in a place that means: the account of the key that is found
+ANY = "any"  # used instead of an account's name: accept the key that is found, whatever its account
 _KEY = re.compile(r"^\s*(?:api_key\s*=\s*)?(\S+)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeys:
-    """The places in which users of one cloud store their API keys.
+    """The files and variables in which users of one cloud store their API keys.
 
     ``provider``: the class with the option ``key_file``, such as ``Lambda``. ``name``: the provider's name in the
     journal. ``variable``: the environment variable with the key. ``page``: the web page on which users create keys.
@@ -152,10 +153,12 @@ class ApiKeys:
     usual: str = ""
 
     async def of(self, place: Mapping[str, str]) -> tuple[str, str]:
-        """Return the key to use in a place, and the name of the key's account.
+        """Return an API key and the name of its account.
+
+        ``place``: optionally the ``key_file`` to read, and the ``account`` to which the key must belong.
 
         Raises:
-            NotAuthorized: There is no key, or the key belongs to another account than the place.
+            NotAuthorized: There is no key, or the key belongs to another account than the one in ``place``.
         """
         key = await in_thread(self.read, place.get("key_file"), os.environ)
         mine, account = account_of(key), place.get("account", ANY)

@@ -143,7 +143,7 @@ def kept_for(
     """Return a decorator for a query ``ask(api, ...)``: it caches each result for ``seconds``, with the `repr` of the
     arguments as the key.
 
-    ``by``: returns a part of the key that differs for clouds with different results. Errors are not cached.
+    ``by``: returns a further part of the key for an ``api``, such as its region. Errors are not cached.
     """
 
     def decorated(
@@ -181,7 +181,7 @@ def bundled_table(module: str) -> Mapping[str, Any]:
 
 
 def cheapest_first(prices: Iterable[tuple[str, float]]) -> list[str]:
-    """Return the different places in these (place, price) pairs, ordered by the lowest price of each place."""
+    """Return the regions in these (region, price) pairs, each once, ordered by the lowest price of each region."""
     lowest: dict[str, float] = {}
     for place, price in prices:
         lowest[place] = min(price, lowest.get(place, math.inf))
@@ -222,7 +222,7 @@ def _read(kept: Path | None) -> dict[str, Price]:
     if kept is None:
         return {}
     try:
-        # in a folder that others may write, they could set a low price for an expensive machine
+        # if other users may write to this folder, they could set a low price for an expensive machine
         check_private(kept.parent)
         return {name: Price(float(usd), float(at)) for name, (usd, at) in json.loads(kept.read_text("utf-8")).items()}
     except (OSError, ValueError, TypeError, AttributeError):

@@ -172,7 +172,7 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
     ``cloud``: the cloud's name. ``where``: the address of the service, such as ``at sky.example``. ``unsure``: an
     earlier try of the same call may have been carried out.
     """
-    # Only a `CallRefused` with `retry_after_s` counts as a lost call (`calls.is_lost`).
+    # A call that may have been carried out must raise a `CallRefused` with `retry_after_s`: `is_lost` recognizes it.
     kind = CallRefused if unsure or failure.trouble in {"broken", "lost"} else ProviderError
     match failure.trouble:
         case None:
@@ -193,10 +193,10 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
 def meant(
     failure: Failed, meanings: Meanings, again_after_s: Mapping[str, float], *, code: str = "", **facts: str
 ) -> ProviderError | None:
-    """Return the error that a table of meanings has for a failure's code; None: the table has no entry.
+    """Return the error that the table ``meanings`` has for a failure's error code; None: the table has no entry.
 
-    ``again_after_s``: seconds until a retry may succeed, by the table's codes. ``code``: look up this code instead of
-    the failure's own. ``facts``: values for the placeholders in the table's sentences.
+    ``again_after_s``: for some of the table's codes, the seconds until a retry may succeed. ``code``: look up this code
+    instead of the failure's own. ``facts``: values for the placeholders in the table's sentences.
     """
     match = meaning(code or failure.code, meanings)
     if match is None:
@@ -311,10 +311,10 @@ class Bucket:
         self._tokens = min(self.capacity, self._tokens + 1)
 
     def used(self, taken: float, now: float) -> None:
-        """Record that a token of the time ``taken`` was used only at ``now``, because its request waited for another
-        limit.
+        """Record that the token taken at the time ``taken`` was used only at ``now``, because its request also had to
+        wait for a token of another bucket.
 
-        Otherwise, the next request could follow this request too soon.
+        Without this correction, the next request could follow too soon.
         """
         self._refill(now)
         self._tokens -= min((now - taken) * self.per_s, 1.0)

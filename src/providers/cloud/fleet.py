@@ -177,7 +177,7 @@ class CloudFleet(Generic[P, O]):
         machines in seconds; None: unknown.
 
         Raises:
-            BadRequest: The pool's machines are in another place; nothing was changed there.
+            BadRequest: The pool's machines are in another region or account; nothing was changed there.
             ProviderError: The cloud did not respond; the machines still exist.
         """
         self._lease_s = lease_s
@@ -251,9 +251,8 @@ class CloudFleet(Generic[P, O]):
         except ProviderError as error:
             if FLEET in kinds or isinstance(error, NotGone):
                 raise
-            # If no machine was ever requested, nothing here costs money, and the pool has already raised its error. The
-            # journal
-            # lists what is left, so `outrider gc` removes it.
+            # The error is ignored if no machine was ever requested: nothing that is left costs money, and the pool has
+            # already raised its own error. The journal lists what is left, so `outrider gc` removes it.
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
@@ -320,9 +319,9 @@ class CloudFleet(Generic[P, O]):
         order.carried_out = False
         try:
             answer = await self._launcher.create(order)
-        except BaseException as error:  # also after a cancellation, when nobody knows whether the call was carried out
+        except BaseException as error:  # also a cancellation: it is unknown whether the call was carried out
             unknown = not isinstance(error, ProviderError) or is_lost(error) or order.carried_out
-            # this refusal concerns only the last try: an earlier try may have created machines
+            # a refusal for missing permissions concerns only the last try: an earlier try may have created machines
             if unknown or (order.lost and isinstance(error, NotAuthorized)):
                 self._lost(order, error)
             # the order is given up: machines that its earlier tries created are ended when they appear
@@ -354,8 +353,8 @@ class CloudFleet(Generic[P, O]):
         """Repeat the launches that got no response, until one gives machines. Return at most ``count`` of these
         machines.
 
-        Surplus machines are ended. If there are further such launches, the next launch repeats them, so that the
-        machines of one launch are reported before another launch can fail.
+        Surplus machines are ended. Further launches without a response are repeated when the pool launches next, so
+        that the machines of one launch are returned before the repetition of another can fail.
 
         Raises:
             ProviderError: There is still no response, so nothing else may be requested.
@@ -449,8 +448,8 @@ class CloudFleet(Generic[P, O]):
 async def open_fleet(
     pool: str, provider: str, place: Mapping[str, str], make: Callable[[Recorder, TaskGroup], CloudFleet[P, O]]
 ) -> AsyncIterator[CloudFleet[P, O]]:
-    """Open the fleet that ``make`` returns. When the block ends, everything of the pool in this place is ended and
-    confirmed, shielded from cancellation.
+    """Open the fleet that ``make`` returns. When the block ends, end everything that the pool has in ``place`` (a
+    region, project or account), and wait until the cloud confirms the end; this is shielded from cancellation.
 
     Raises:
         BadRequest: The pool has another owner.
@@ -500,7 +499,7 @@ class Poller:
             self._next_at = now + self._pause_s()
 
     def begun(self) -> None:
-        """Poll soon, because the pool has begun a change."""
+        """Make the next poll come soon, because the pool has begun a change, such as a launch."""
         self._requests = 0
         if not self._watching.failures:
             self._next_at = min(self._next_at, anyio.current_time() + SOON_S)

@@ -207,9 +207,10 @@ class HttpApi:
                 await client.aclose()
 
     async def turn(self, method: str, path: str) -> None:
-        """Wait until the rate limits allow such a request, for a `call` with ``turn=True``. Safe to cancel.
+        """Wait until the rate limits allow a request with this method and path. Safe to cancel.
 
-        For callers that shield their `call` from cancellation: a cancellation during this wait is harmless.
+        For callers that shield `call` from cancellation: they wait here first, and then call with ``turn=True``, so
+        that `call` does not wait again.
         """
         buckets = [self._buckets[name] for name in self.service.limits_of(method, path)]
         if len(buckets) < 2:

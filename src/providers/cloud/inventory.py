@@ -10,9 +10,10 @@ SEEN-2: an older answer changes nothing: a machine's state only goes forward.
 SEEN-3: a machine that lists lack counts as gone only after `GRACE_S` in which it was neither created nor listed.
 Its tags do not matter.
 SEEN-4: a machine that the pool itself is ending has no events.
-SEEN-5: a call without an answer is settled when all its machines have ended, and no further one can appear.
+SEEN-5: a create call without an answer is settled (needs no more attention) when all machines that it made have ended,
+and no further one can appear.
 
-TEARDOWN-1: the error after the wait names every known machine whose end the cloud has not shown.
+TEARDOWN-1: if the wait for the end fails, the error names every known machine whose end the cloud has not shown.
 TEARDOWN-2: transient errors are tolerated for a time (the patience), until the machines' lease has ended them.
 """
 
@@ -101,9 +102,9 @@ class _Known:
 
 @dataclass(slots=True)
 class _Lost:
-    at: float  # time after which the pool stopped waiting for the call's response
+    at: float  # the time at which the pool stopped waiting for the call's response
     count: float  # number of machines that the call requested
-    spare_s: float  # for so many seconds its machines are not ended, because a repetition of the call may return them
+    spare_s: float  # seconds for which the call's machines are not ended: a repetition of the call may return them
     looked_since: float = inf  # time of the first list that could show the call's machines
     machines: set[MachineId] = field(default_factory=set)
     ended: set[MachineId] = field(default_factory=set)
@@ -114,7 +115,7 @@ class _Lost:
         return len(self.machines) >= self.count
 
     def settled(self, now: float) -> bool:
-        """Return whether all machines of the call have ended, and no further one can appear."""
+        """Return whether all machines that this create call made have ended, and no further one can appear."""
         return self.machines == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
@@ -301,8 +302,9 @@ def pause_s(*, busy: bool, requests: int) -> float:
 class ListedMachine:
     """One machine in a cloud's list. ``whose``: the machine's id and labels.
 
-    ``status``: the state in the cloud's own words. The six fields after it are those of `survey.FoundMachine`, and the
-    last ones are those of `InstanceView`. ``port``: 0 if the SSH server has no port yet.
+    ``status``: the state in the cloud's own words. The fields from ``kind`` to ``until`` mean the same as in
+    `survey.FoundMachine`, and the fields after them the same as in `InstanceView`. ``port``: 0 if the SSH server has no
+    port yet.
     """
 
     whose: Thing
@@ -372,8 +374,8 @@ def time_of(text: object) -> float | None:
 
 
 CONFIRM_S = 900.0  # seconds to wait for the end of machines: large ones need minutes from shutting-down to terminated
-# seconds by which the end may come later than the lease: a machine checks the lease every few seconds, the first lease
-# is 30 s longer, and the shutdown takes time
+# A machine that has lost its client ends at most so many seconds after its lease is over: it checks the lease every few
+# seconds, the first lease is 30 s longer, and the shutdown takes time.
 LEASE_MORE_S = 60.0
 
 AGAIN_S = 1.0  # shortest pause after an error, in seconds

@@ -31,8 +31,9 @@ def labels_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_machine(pool: str, others: Mapping[str, str], token: str, max_lifetime_s: float | None) -> dict[str, str]:
-    """Return a machine's labels, for clouds that store neither its creation time nor its latest end: the labels have
-    both.
+    """Return a machine's labels, for clouds that store neither when a machine was created nor when it must end.
+
+    The labels contain these times.
     """
     labels = {**labels_of(pool, others), LAUNCH: token, AT: f"{time.time():.0f}"}
     return labels if max_lifetime_s is None else {**labels, UNTIL: f"{time.time() + max_lifetime_s:.0f}"}

@@ -37,8 +37,10 @@ class HostKey:
 
 
 def host_key() -> HostKey:
-    """Generate a host key (takes 0.1 ms). The launch request contains the private key, so the machine gets a new key at
-    the first contact.
+    """Generate an SSH host key for a new machine (takes 0.1 ms).
+
+    The launch request contains this private key, so the cloud knows it. Therefore the pool replaces the machine's host
+    key when it first connects.
     """
     from cryptography.hazmat.primitives import serialization  # imported here, because only clouds need this package
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -205,8 +207,8 @@ def new_machine(
     env: Mapping[str, str] = NOTHING,
     facts: Mapping[str, str] = NOTHING,
 ) -> Machine:
-    """Return the new machine of an offer, which was started with `user_data`. Its ``host_key`` is replaced at
-    the first contact.
+    """Return the `Machine` for a new machine of this offer. The machine was started with `user_data`, and has no
+    address yet. Its ``host_key`` is replaced when the pool first connects.
 
     ``extras_usd``: USD per hour in addition to the offer's price. ``facts``: further facts to display.
     """

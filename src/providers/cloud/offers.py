@@ -23,17 +23,17 @@ from .vendor import Vendor
 
 Market = Literal["spot", "on-demand"]
 
-# a round has offers up to this factor above its cheapest one: spot prices of a type differ between zones by up to a
-# half, and more zones may have more machines
+# In one round (the offers for one create call), the highest price is at most this many times the lowest one. Spot
+# prices of a type differ between zones by up to a half, and a round with more zones may give more machines.
 CLOSE = 1.5
 # offers above this factor of the cheapest price are not requested: for a request of 4 vCPUs, a machine with 8 is better
 # than waiting, and a machine with 96 is not
 SPAN = 4.0
-# most offers in one create call: EC2's CreateFleet accepts 300, and answers an instant fleet faster with fewer
+# The most offers in one create call. EC2's CreateFleet (type "instant") accepts 300, but answers faster with fewer.
 ROUND_AT_MOST = 60
 SOLD_OUT = "none"  # the value of `Catalogue.stock` that means sold out
 SOLD_OUT_S = 30.0  # seconds until a sold-out type is requested again
-# the least sizes of a machine if the request names none: enough for Python, its packages and the executor
+# the least vCPUs and memory of a machine if the request names none: enough for Python, its packages and Outrider
 LEAST_VCPUS = 2
 LEAST_MEMORY_GB = 4.0
 
@@ -448,7 +448,7 @@ def as_machine_offers(
 
 FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 600.0
-FORGET_AFTER_S = 900.0  # after so many seconds without a failure, a failure starts again with the first cooldown
+FORGET_AFTER_S = 900.0  # after so many seconds without a failure, the next failure has the shortest cooldown again
 # seconds to avoid a type in a zone after an interruption, as a new machine there may be interrupted, too
 INTERRUPTED_S = 600.0
 LASTING_S = 3600.0

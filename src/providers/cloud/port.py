@@ -20,8 +20,9 @@ from .vendor import Vendor
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The result of removing the resources of one kind. ``gone``: names of removed ones; ``left``: names of those that
-    may exist.
+    """The result of removing the resources of one kind.
+
+    ``gone``: names of the removed resources. ``left``: names of the resources that may still exist.
     """
 
     gone: tuple[str, ...] = ()
@@ -43,18 +44,22 @@ class Leftover:
 
 
 class Cloud(Protocol):
-    """One place of a cloud, with one set of credentials."""
+    """One region, project or account of a cloud (its "place"), with one set of credentials."""
 
     @property
     def vendor(self) -> Vendor: ...
 
     @property
     def place(self) -> Mapping[str, str]:
-        """The place in the form of the journal: texts with which a later program can open the cloud again."""
+        """The region, project or account, as the journal stores it: texts with which a later program can open the cloud
+        again.
+        """
         ...
 
     def where(self, place: Mapping[str, str]) -> str:
-        """Return the name of a place for display. Two places with the same name have the same machines."""
+        """Return the name of a place (a region, project or account) for display. Two places with the same name have the
+        same machines.
+        """
         ...
 
     async def describe(

@@ -83,8 +83,8 @@ class CloudProvider(ABC, Generic[C]):
         """Return the offers that a launch would request, in that order. Nothing is created.
 
         Raises:
-            BadRequest: No such machine exists (the error names the closest ones), or a reason for which `open` raises
-                it.
+            BadRequest: No such machine exists (the error names the closest ones), or one of the reasons for which
+                `open` raises BadRequest.
             ProviderError: The cloud does not respond, or refuses.
         """
         from .offers import Cooldowns, as_machine_offers
@@ -96,7 +96,10 @@ class CloudProvider(ABC, Generic[C]):
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[CloudFleet[Any, Any]]:  # noqa: ARG002
-        """Open a fleet of machines. A background task prepares what depends on no request; `launch` raises its errors.
+        """Open a fleet of machines.
+
+        A background task prepares resources that every launch needs, such as an image. If that fails, the fleet's
+        method `launch` raises the error.
 
         Raises:
             BadRequest: The cloud's extra is not installed, a setting that the cloud needs, such as a region, is

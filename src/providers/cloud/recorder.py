@@ -4,7 +4,7 @@ An intent is the record of one create call. A claim follows from a pool's intent
 pool's.
 
 RECORDED-1: no create call leaves this process before its intent is on the disk.
-RECORDED-2: an intent without an outcome belongs to a call without an answer: resources may exist that nobody knows.
+RECORDED-2: if an intent has no outcome, its call got no answer, and may have created resources with unknown ids.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Records which resources a pool creates in one place."""
+    """Records in the journal which resources a pool creates in one place: a region, project or account of a cloud."""
 
     def __init__(self, journal: Journal, pool: str, place: Mapping[str, str]) -> None:
         self.journal, self.pool, self.place = journal, pool, dict(place)
@@ -46,7 +46,7 @@ class Recorder:
         return list(self._intents.values())
 
     async def claim(self) -> Claim:
-        """The pool's claim in this place: it tells which resources are the pool's."""
+        """The claim, which tells which of the cloud's resources are the pool's."""
         return (await written_of(self.place, self.pool, self.journal, self.intents)).claim
 
     async def create(
@@ -99,7 +99,7 @@ class Recorder:
             pass  # no error: the intent is in the journal, and tags identify the created resources
 
 
-# --- the records of a pool in one place -------------------------------------------------------------------------------
+# --- reading a pool's records -----------------------------------------------------------------------------------------
 
 
 FLEET = "fleet"  # the kind of the intents for create calls of machines
@@ -108,7 +108,10 @@ FLEET_S = 90.0  # a create call is answered within so many seconds; creating ten
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The journal's records about one pool in one place. ``claim``: tells which resources are the pool's."""
+    """The journal's records about one pool in one region, project or account of a cloud.
+
+    ``claim``: tells which resources are the pool's.
+    """
 
     claim: Claim
     intents: Sequence[Intent] = ()
@@ -124,8 +127,8 @@ class Written:
     def unsure(self, lost: Mapping[str, float]) -> dict[str, Unsure]:
         """Return the launches without a response, each with the seconds for which its machines may still appear.
 
-        ``lost``: these seconds for the launches that the living owner knows. Other launches may have been repeated for
-        a while, so their time is longer.
+        ``lost``: these seconds, by token, for launches of which the caller knows them. For other launches, the time is
+        longer, because they may have been repeated for a while.
         """
         launches = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
         return {
@@ -142,8 +145,9 @@ class Written:
 async def written_of(
     place: Mapping[str, str], pool: str, journal: Journal | None, own_intents: Sequence[Intent] = ()
 ) -> Written:
-    """Return the pool's intents in this place: those in the journal, if it is readable, and ``own_intents`` of this
-    process.
+    """Return the records of a pool's create calls in ``place``: a region, project or account of a cloud.
+
+    They are those in the journal, if it is readable; the claim also counts this process's ``own_intents``.
     """
     record = None
     known = journal is not None
@@ -158,7 +162,10 @@ async def written_of(
 
 
 async def elsewhere(cloud: Cloud, pool: str, journal: Journal | None) -> str:
-    """Return where the pool has machines according to the journal; empty: in this place, or unknown."""
+    """Return the regions or accounts in which the pool has machines, according to the journal.
+
+    Empty: the pool has machines where ``cloud`` is, or the journal does not know any.
+    """
     record = None if journal is None else await in_thread(journal.record, pool)
     intents = () if record is None else record.intents
     places = {cloud.where(each.place) for each in intents if each.kind == FLEET}
@@ -166,10 +173,10 @@ async def elsewhere(cloud: Cloud, pool: str, journal: Journal | None) -> str:
 
 
 async def settle(place: Mapping[str, str], pool: str, journal: Journal | None) -> None:
-    """Record that nothing of the pool is left in this place.
+    """Record that nothing of the pool is left in ``place``: a region, project or account of a cloud.
 
     Raises:
-        JournalError: the journal cannot be written.
+        JournalError: The journal cannot be written.
     """
     if journal is not None:
         await in_thread(journal.settled, pool, dict(place))

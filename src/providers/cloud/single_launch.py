@@ -88,7 +88,7 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
             order.sent_at = anyio.current_time()
 
     async def _look_for(self, order: O) -> Sequence[str]:
-        """Find the machine of a launch that got no response, as `lost_launch` describes."""
+        """Find the machine of a launch that got no response (`look_for`)."""
         return await look_for(self._cloud.vendor.name, order.sent_at, lambda: self._launched(order))
 
 
@@ -96,7 +96,7 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
 
 
 async def look_for(service: str, sent_at: float, labelled: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
-    """Return the ids of the launch's machines.
+    """Search for the machines of a launch that got no response, and return their ids.
 
     ``sent_at``: the time at which the only try of the launch ended. ``labelled``: lists the machines with the launch's
     label.

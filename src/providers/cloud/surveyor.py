@@ -24,15 +24,15 @@ class CloudSurveyor(ABC, Generic[C]):
     """The base class of a cloud's `survey.Surveyor`; a cloud's own surveyor implements the abstract methods."""
 
     provider: str  # the provider's name in the journal
-    mark: str  # a key by which places of this cloud are recognized
+    mark: str  # the key that shows that a `Place` may be of this cloud, such as "region"
 
     def has(self, place: Place) -> bool:
-        """Return whether the place may belong to this cloud."""
+        """Return whether a place from the journal (texts such as a region or an account) may be of this cloud."""
         return self.mark in place
 
     @abstractmethod
     def reach(self, place: Place) -> AbstractAsyncContextManager[C]:
-        """Open the cloud in a place."""
+        """Open the cloud in a place: a region, project or account."""
 
     @abstractmethod
     async def find(self, cloud: C, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
@@ -41,13 +41,13 @@ class CloudSurveyor(ABC, Generic[C]):
         """
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return all places that the credentials of this place can reach; by default, only this place."""
+        """Return all places (regions, for example) that these credentials can reach; by default, only ``place``."""
         return [place]
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        """Find everything with a pool's tag in a place.
+        """Find everything with a pool's tag in a place: a region, project or account.
 
-        ``known``: intents in the journal; their machines are found even without tags.
+        ``known``: records of create calls in the journal; the machines of these calls are found even without tags.
         """
         from .recorder import FLEET
 
@@ -57,7 +57,8 @@ class CloudSurveyor(ABC, Generic[C]):
         return PlaceAnswer(self.provider, place, tuple(machines_shown), tuple(others))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
-        """End everything of the pool in a place. When the cloud has confirmed the end, record it in the journal.
+        """End everything that the pool has in a place: a region, project or account. When the cloud has confirmed the
+        end, record it in the journal.
 
         ``lease_s``: the lease of the pool's machines; None: unknown.
         """
@@ -67,8 +68,8 @@ class CloudSurveyor(ABC, Generic[C]):
             await sweep(cloud, pool, journal=journal, lease_s=lease_s)
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End all resources in a place that have the pool's tag but are not the pool's. Return when the cloud confirms
-        the end.
+        """End the resources that have the pool's tag but are not the pool's, in a place: a region, project or account.
+        Return when the cloud confirms the end.
         """
         from .teardown import sweep_others
 
@@ -77,7 +78,10 @@ class CloudSurveyor(ABC, Generic[C]):
 
 
 class AccountSurveyor(CloudSurveyor[A]):
-    """The surveyor of an `account.AccountCloud`. A place has an account, and optionally a key_file and endpoint_url."""
+    """The surveyor of an `account.AccountCloud`: finds and ends machines for `outrider ps` and `outrider gc`.
+
+    A `Place` has an account, and optionally a key_file and an endpoint_url.
+    """
 
     mark = "account"
 

@@ -22,13 +22,13 @@ from .inventory import CONFIRM_S, EndTracker, InstanceView
 from .port import Cloud, Leftover, Removed
 from .recorder import Written, settle, written_of
 
-AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests, in seconds; after the last one, it is repeated
+AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests, in seconds; the last pause is repeated
 
 Warn = Callable[[str], object]
 
 
 def _unheard(text: str) -> None:
-    """Drop warnings, for callers that get the result anyway."""
+    """Ignore a warning. This is the default ``warn`` of `sweep`, whose result or error tells the outcome anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ async def sweep(
     patience_s: float = 0.0,
     warn: Warn = _unheard,
 ) -> Swept:
-    """End everything of ``pool`` in this place. Return when the cloud confirms the end and the journal has recorded it.
+    """End everything that ``pool`` has in ``cloud``. Return when the cloud confirms the end and the journal records it.
 
     Resources that only look like the pool's are left alone: see `resource_ownership`. Idempotent; safe to cancel.
 
     Args:
-        cloud: The cloud, opened in this place.
+        cloud: The cloud, opened in one region, project or account.
         pool: The name of the pool.
         journal: The journal, if any.
         own_intents: Records of create calls that the pool's living owner has in memory.
@@ -144,8 +144,8 @@ async def remove_each(
     shown: Callable[[str], Awaitable[Sequence[Thing]]],
     delete: Callable[[str], Awaitable[bool]],
 ) -> Removed:
-    """Remove the resources of one kind, one after another: the ``known`` ones and those that ``shown`` lists for the
-    pool.
+    """Remove a pool's resources of one kind, one after another: those named in ``known``, and those that ``shown``
+    lists.
 
     ``delete`` returns False if the resource did not exist. If a removal fails, the others are still tried.
     """

@@ -41,7 +41,7 @@ class Api:
     """
 
     def __init__(self, http: HttpApi, place: Mapping[str, str], region: str) -> None:
-        """Do not call this; use `open`. ``place`` must have a project."""
+        """Do not call this; use `open`. ``place``: the project and, optionally, the endpoint URL."""
         self._http, self.place, self.region = http, place, region
         self.project, self.endpoint_url = place["project"], place.get("endpoint_url")
 
@@ -86,7 +86,7 @@ class Api:
         repeated.
 
         Raises:
-            ProviderError: Its ``code`` is Compute Engine's.
+            ProviderError: The call failed; the error's ``code`` is Compute Engine's.
         """
         once = {} if method == "GET" else {"requestId": str(UUID(token or uuid4().hex))}
         return await self._http.call(method, path, body=body, params={**(params or {}), **once}, idempotent=True)

@@ -41,8 +41,8 @@ STATES: Mapping[str, State] = {
     "PENDING": "pending", "PROVISIONING": "pending", "STAGING": "pending", "RUNNING": "running",
     "REPAIRING": "stopping", "SUSPENDING": "stopping", "SUSPENDED": "stopped", "STOPPED": "stopped",
     "TERMINATED": "stopped", "DEPROVISIONING": "shutting-down",
-    # A preempted machine is in this state between notice and end, and still runs. If this client has asked to end it,
-    # see `describe`.
+    # A preempted machine has one of these states between the notice and its end, and still runs. If this client itself
+    # has asked to end the machine, `_explained` corrects "STOPPING".
     "PENDING_STOP": "running", "STOPPING": "running",
 }  # fmt: skip
 _ONE = "name,zone,status,machineType,labels,description,scheduling,creationTimestamp,networkInterfaces"
@@ -52,7 +52,7 @@ ANY_POOL = f"labels.{labels.POOL}:*"
 
 @asynccontextmanager
 async def reach(place: Mapping[str, str], region: str = "") -> AsyncIterator[GCPCloud]:
-    """Open Compute Engine in a place (`Api.open`)."""
+    """Open Compute Engine in the project that ``place`` names (`Api.open`)."""
     async with Api.open(place, region) as api:
         yield GCPCloud(api)
 
@@ -64,7 +64,7 @@ class GCPCloud:
     end_at_most = 64
 
     def __init__(self, api: Api) -> None:
-        # The place has no region, because a pool's machines are searched in all regions of the project.
+        # `place` names the project but no region, because a pool's machines are searched in all regions of the project.
         self.api, self.place = api, api.place
         self.leftovers = (
             leftover(
@@ -96,7 +96,7 @@ class GCPCloud:
         return await each_of(machines, self._end)
 
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002
-        return False  # no call names several machines, so no call fails because of one unknown machine
+        return False  # each call ends one machine, and `_end` already handles a machine that does not exist
 
     async def _end(self, machine: str) -> InstanceView:
         try:
@@ -109,16 +109,19 @@ class GCPCloud:
         return InstanceView(MachineId(machine), "shutting-down")
 
     async def _explained(self, view: InstanceView) -> InstanceView:
-        """Correct the view of a machine. If this process has asked to end the machine, it is ending, although Compute
-        Engine may show it as running; if it ended otherwise, add the reason.
+        """Return the view of a machine with corrections.
+
+        A machine that this process has asked to end is ending, although Compute Engine may show it as running. For a
+        machine that ended without such a request, the reason is added.
         """
         if view.id in self._ended:
             return replace(view, state="shutting-down") if view.reason == "STOPPING" else view
         return view if view.lives else replace(view, reason=await self._why(view.id))
 
     async def _why(self, machine: str) -> str:
-        """Return why a machine ended without a request of this process. The newest operation on the machine that
-        explains it counts.
+        """Return why a machine ended, although this process did not ask for its end.
+
+        The reason is the type of the newest operation on the machine that `CAUSES` explains.
         """
         if machine not in self._reasons:
             name, _, zone = machine.partition(".")
@@ -274,7 +277,10 @@ async def delete_firewall_rule(api: Api, name: str) -> None:
 
 
 class GCPSurveyor(CloudSurveyor["GCPCloud"]):
-    """Implements `survey.Surveyor`. A place has a project, and may have a file of credentials and an endpoint_url."""
+    """Implements `survey.Surveyor`, which finds and ends machines for `outrider ps` and `outrider gc`.
+
+    A `Place` has a project, and may have a file of credentials and an endpoint_url.
+    """
 
     provider, mark = "gcp", "project"
 

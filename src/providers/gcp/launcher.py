@@ -133,8 +133,9 @@ class GCPLauncher:
         pass
 
     async def _ask(self, order: BulkOrder) -> tuple[list[MachineId], list[tuple[Sequence[Offer], ProviderError]]]:
-        """Make the call for an order, and wait for its operation. Return the machines, and the refusals if there are no
-        machines.
+        """Send the bulkInsert call for an order, and wait for the operation that it starts.
+
+        Return the ids of the created machines, and the refusals (offers with the error of each) if there are none.
 
         Raises:
             ProviderError: Nothing was created, or the outcome is unknown.
@@ -156,8 +157,9 @@ class GCPLauncher:
             raise CallRefused(reason, retry_after_s=AGAIN_S, code=error.code) from error
 
     async def _listed(self, order: BulkOrder, count: int) -> list[MachineId]:
-        """Return the ids of an order's machines, which have their zones, as soon as Compute Engine lists all ``count``
-        machines.
+        """Wait until Compute Engine lists all ``count`` machines of an order, and return their ids.
+
+        An id contains the machine's zone, which only the list shows.
 
         Raises:
             CallRefused: The list does not have all machines after `LISTED_S`.
