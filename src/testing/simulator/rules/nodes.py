@@ -1,6 +1,7 @@
 """The rules about nodes and machines: SIM-6, 11 to 16, 24 and 33.
 
-A node is noticed when the cloud has announced that it will take its machine. A spare stands by to replace a lost node.
+A node is noticed when the cloud has announced that it will take the node's machine. A spare stands by to replace a
+lost node. A machine is late when other machines of the same launch answered long ago.
 
 SIM-6: no attempt is sent to a node that is noticed, draining, standing by, or given up.
 SIM-11: if the cloud has machines, the pool returns to the wanted number of nodes and of spares.
@@ -159,7 +160,7 @@ class NodeRules:
     def _uncount(self, seat: Seat) -> None:
         """Remove a node from all counts.
 
-        Called before any field of the seat changes; afterwards `_count` adds it again.
+        Called before any field of ``seat`` (the record of the node) changes; afterwards `_count` adds the node again.
         """
         self.states[seat.state] -= 1
         self._present -= seat.present
