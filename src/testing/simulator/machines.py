@@ -319,7 +319,7 @@ class Daemon:
         self._wants_ports = False
         self.let_go: dict[int, int] = {}  # port -> the first attempt for whose rank the executor has released the port
         self.view = b""
-        # attempt of a broadcast's rank -> the view (the list of ranks and nodes) that the client sent for the attempt
+        # attempt of a broadcast's rank -> the node's view (list of ranks and nodes) when the attempt arrived
         self.views: dict[int, bytes] = {}
         self.noticed: float | None = None
         self._session = Session(FOR_NODES)

@@ -8,8 +8,7 @@ SIM-11: if the cloud has machines, the pool returns to the wanted number of node
 SIM-12: every machine that costs money is a node, will become one, or is being ended; a closed pool has no such machine.
 SIM-13: no node is replaced twice: no machine beyond the wanted number is requested, except in place of late machines.
 SIM-14: within 5 s of a notice, the pool has requested a replacement. No connected spare stands by while fewer nodes
-work
-    than are wanted.
+    work than are wanted.
 SIM-15: no living node is given up because of a freeze or a partition of at most 3 s, a closed connection, or an outage
     of the client's own network that is shorter than the lease. No working node is given up while it may still boot.
 SIM-16: the pool notices within 10 s that a machine died, even without a report from the provider; within 13 s if no

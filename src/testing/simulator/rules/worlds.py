@@ -145,7 +145,7 @@ class WorldRules:
         # while one of these nodes has ended ("over"), its ranks still have to run again
         if all(seats[node].state != "over" for node in world.nodes):
             self._lost_at.pop(job, None)
-        # if the world has more nodes than the user's resizes allow at least, only the ranks of lost nodes run again
+        # with more nodes than the user's resizes require, only the ranks of lost nodes run again
         if len(world.nodes) <= self._smallest.get(job, 0):
             self._smallest.pop(job, None)
         warm_at = self._warm_at.pop(job, None)
