@@ -1,7 +1,8 @@
 """A provider of machines that exist only in memory. A script defines what happens to them, and when.
 
 Its clock is anyio's: under a mock clock, an hour of boots, failures and interruptions takes no real time. It passes
-``contract`` like every provider. To simulate the programs on a machine, a test passes a ``Connect`` of its own.
+the checks of `provider_contract`, as every provider must. To simulate the programs on a machine, a test passes a pool
+its own ``Connect`` (the interface by which a pool connects to its nodes).
 """
 
 from __future__ import annotations

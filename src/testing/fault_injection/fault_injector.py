@@ -72,7 +72,7 @@ class FaultInjector:
         try:
             path = f"\0{self._address}"
             self._server = await asyncio.start_unix_server(self._serve_task, path=path, start_serving=False)
-            # a separate step after the assignment: on cancellation, `leave` closes the server
+            # not started above: `leave` can close the server only after the assignment, also if this call is cancelled
             await self._server.start_serving()
         except BaseException:
             await self.leave()

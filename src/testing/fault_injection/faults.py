@@ -137,7 +137,7 @@ class FullDisk(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillRank(Fault):
-    """The processes of a node's tasks are killed and raise `TaskKilled`; the node itself stays."""
+    """The processes of a node's tasks are killed (error: `TaskKilled`); the node itself stays."""
 
     kind: ClassVar[str] = "rank"
     takes: ClassVar[str] = "task"

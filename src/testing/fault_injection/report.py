@@ -1,4 +1,7 @@
-"""The report of a fault injection: every fault, node and generation, as numbers, JSON or a picture."""
+"""The report of a fault injection: as numbers, JSON or a picture.
+
+It covers every fault, every node, and every generation (run of a broadcast on a fixed set of nodes).
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ class Report:
         strikes: The injected faults.
         events: The pool's events from the beginning of the injection to its end, without frequent kinds (`LEFT_OUT`).
         step_counts: The steps of each attempt that has ended.
-        began: The time of the first step of each generation, by (job, generation).
+        began: (job, generation) -> time of its first step. A generation is a broadcast's run on a fixed set of nodes.
     """
 
     chaos: ChaosPlan | None = None
@@ -140,7 +143,7 @@ class Report:
 
     @property
     def generations(self) -> int:
-        """The number of generations of all broadcasts together."""
+        """The number of generations (runs on a fixed set of nodes) of all broadcasts together."""
         return len(self.of(ev.GenerationStarted))
 
     @property
@@ -156,7 +159,10 @@ class Report:
 
     @property
     def recoveries_s(self) -> list[float]:
-        """For each lost generation of a broadcast, the seconds from its loss to the start of the next generation."""
+        """For each lost generation of a broadcast, the seconds from its loss to the start of the next generation.
+
+        A generation is the broadcast's run on a fixed set of nodes.
+        """
         starts = self.of(ev.GenerationStarted)
         seconds = []
         for lost_at, job, generation in self._lost():
@@ -167,6 +173,7 @@ class Report:
     def working_s(self) -> list[float]:
         """For each lost generation, the seconds from its loss to the first step that a later generation made.
 
+        A generation is a broadcast's run on a fixed set of nodes.
         Functions that count no steps (see `outrider.testing.step`) add nothing.
         """
         seconds = []

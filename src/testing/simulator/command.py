@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .scenario import Scenario
 
 MOST = 100_000  # the largest number of nodes that a pool may have
-SHOWN = 3  # a smallest scenario is printed for at most so many broken promises
+SHOWN = 3  # largest number of broken promises for which the smallest failing scenario is printed
 TAIL = 30  # so many lines are printed from the end of a trace
 
 

@@ -27,8 +27,8 @@ HASTY = 0.1
 # share of the pools with less than `LARGE` nodes in which tasks keep results on nodes, as inputs of other tasks
 KEEPING = 0.3
 # number of nodes; in pools of this size or larger, the number of faults grows with the nodes, and broadcasts run one
-LARGE = 64
 # after another
+LARGE = 64
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
     *("node_suspect", "node_noticed", "node_lost"),

@@ -29,7 +29,7 @@ WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 class FaultSchedule:
     """The injector of a scenario's faults.
 
-    Faults with ``after`` wait for an event. ``over`` is set while no fault is scheduled or still to be undone.
+    Faults with ``after`` wait for an event. ``over`` is set while no fault is scheduled and none has to be undone.
     """
 
     def __init__(self, sim: Simulation, tell: Callable[[PoolMessage], None]) -> None:
@@ -37,7 +37,7 @@ class FaultSchedule:
         self._seen: Counter[str] = Counter()
         self._waiting: dict[tuple[str, int], list[f.Fault]] = {}
         self.happened: Counter[str] = Counter()  # kind of fault -> number of faults injected so far
-        self.over = asyncio.Event()  # set while no fault is scheduled or still to be undone
+        self.over = asyncio.Event()  # set while no fault is scheduled and none has to be undone
         self._pending = 0
         for fault in sim.scenario.faults:
             if isinstance(fault, f.BadMachines) and not fault.at_s and fault.after is None:

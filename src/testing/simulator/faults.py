@@ -86,7 +86,7 @@ class Storm(_Fault):
     Args:
         share: The share of the machines, from 0 to 1.
         within_s: Seconds within which the cloud takes all these machines.
-        seconds: Seconds from a machine's notice to its end; fewer if the storm began later than that.
+        seconds: Seconds from a machine's notice to its end; fewer if the machine ends sooner after the storm began.
         noticed: The share of these machines that get a notice, from 0 to 1.
     """
 

@@ -54,7 +54,7 @@ class PlayedIntake(JobIntake):
         self.sim, self.over = sim, over
         self.observer, self.loop = observer, sim.loop
         self.connector: Any = sim.connector
-        self.remaking = Remaking(cast("Any", self))  # the simulator's loop is not one of asyncio
+        self.remaking = Remaking(cast("Any", self))
         self.objects = PlayedObjects(lambda: self.packer, self._drop, self.remaking.recompute_lost)
         self._packer: Any = None
         self._ref: ActorRef[Any] | None = None

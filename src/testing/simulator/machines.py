@@ -80,9 +80,9 @@ SMALL = 0.15  # share of the results to be kept that are so small that they are 
 
 
 class Sim(Protocol):
-    """The `Simulation` as its parts see it. It makes its parts, and they call each other through it.
+    """The interface of `Simulation` for its parts. `Simulation` creates the parts, which call each other through it.
 
-    So the classes of `cloud`, `connector` and `referee` are not named here: they are those that `Simulation` makes.
+    `cloud`, `connector` and `referee` have the type Any here; `Simulation` decides their classes.
     """
 
     loop: VirtualLoop
@@ -319,7 +319,7 @@ class Daemon:
         self._wants_ports = False
         self.let_go: dict[int, int] = {}  # port -> the first attempt for whose rank the executor has released the port
         self.view = b""
-        # attempt of a broadcast's rank -> the view (the list of ranks and nodes) sent for its world
+        # attempt of a broadcast's rank -> the node's view (list of ranks and nodes) when the attempt arrived
         self.views: dict[int, bytes] = {}
         self.noticed: float | None = None
         self._session = Session(FOR_NODES)
@@ -581,7 +581,7 @@ class Daemon:
     def check_hearing(self) -> None:
         """Start the lease timer once heartbeats cannot arrive; stop the timer once they can.
 
-        At its end the executor ends.
+        When the timer expires, the executor ends.
         """
         control = self._control
         hears = control is not None and not control.closed and not self.host.line.blocked(OUT)

@@ -12,7 +12,7 @@ FAMILIES = (  # glob patterns of the default instance types: a client needs seco
     "g4dn.*", "g5.*", "g5g.*", "g6.*", "g6e.*", "p3.*", "p4d.*", "p4de.*", "p5.*", "trn1.*", "inf2.*",
 )  # fmt: skip
 
-VPC_CIDR = "172.31.0.0/16"  # in EC2, and in moto
+VPC_CIDR = "172.31.0.0/16"  # addresses of the default VPC in EC2 and in moto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

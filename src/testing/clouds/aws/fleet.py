@@ -90,7 +90,10 @@ def delete_fleets(call: CloudCall) -> Answer:
 
 
 def _targets(target: Mapping[str, Any]) -> dict[Market, int]:
-    """Return the units of capacity by market; the rest belongs to the default market, on-demand unless given."""
+    """Return the units of capacity by market.
+
+    Units for which the call names no market belong to the fleet's default market: on-demand, unless the call sets it.
+    """
     on_demand, spot = target.get("OnDemandTargetCapacity") or 0, target.get("SpotTargetCapacity") or 0
     rest = target["TotalTargetCapacity"] - on_demand - spot
     if rest < 0 or target["TotalTargetCapacity"] < 1:

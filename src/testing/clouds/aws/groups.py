@@ -27,7 +27,7 @@ def check(call: CloudCall, parameters: Mapping[str, str]) -> None:
 
 
 def heard(call: CloudCall, answer: bytes) -> bytes:
-    """Remove resources that are not visible yet from moto's answer, and record the creation time of new groups."""
+    """Remove from ``answer`` the groups that are too new to be visible; record the creation times of new groups."""
     if call.action == "CreateSecurityGroup":
         group_id = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - XML from moto in this process
         if group_id:

@@ -112,8 +112,9 @@ _OFFERING_FACTS: Facts[tuple[str, str]] = {
 
 
 class _TypeFacts(dict[str, Fact[str]]):
-    """Filters of types: ``vcpu-info.default-vcpus`` reads ``VCpuInfo.DefaultVCpus``; for lists, a plural ``s`` is
-    dropped.
+    """The filters of instance types. The filter ``vcpu-info.default-vcpus`` reads the field ``VCpuInfo.DefaultVCpus``.
+
+    If the field is a list, the filter's name lacks the plural ``s`` of the field's name.
     """
 
     def __missing__(self, name: str) -> Fact[str]:

@@ -26,7 +26,7 @@ class Lifecycle:
 
     def __init__(self, region: Region, instance_id: str) -> None:
         self._region, self._state, self._id = region, region.state, instance_id
-        self._power = "off"  # or "booting", "on", "going"
+        self._power = "off"  # power of the machine: "off", "booting", "on" or "going" (being switched off)
         # Number of the last notice; a withdrawal increases it, so that the withdrawn notice has no effect.
         self._notices = 0
 

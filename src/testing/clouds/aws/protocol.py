@@ -120,7 +120,7 @@ def render(action: str, answer: Answer, request_id: str) -> bytes:
 
 
 def render_item(shape_name: str, value: Answer) -> Rendered:
-    """Render one item of a list of such shapes, to be put into answers unchanged."""
+    """Render one item of a list, to be put into answers unchanged. ``shape_name``: botocore's type of the item."""
     shape = model().shape_for(shape_name)
     assert isinstance(shape, StructureShape)
     return Rendered("".join(_members(value, shape)))

@@ -55,7 +55,7 @@ class Image:
 
 
 class InstanceLife(Protocol):
-    """The life of one instance, which `lifecycle.Lifecycle` plays."""
+    """The interface of the simulated life of one instance. `lifecycle.Lifecycle` implements it."""
 
     @property
     def instance(self) -> Instance: ...

@@ -5,8 +5,8 @@ The full schema is in Google's own client library: run ``pip download --no-deps 
 
     python -m outrider.testing.clouds.gcp.extract_schema compute.v1.json src/testing/clouds/gcp/compute.json
 
-``compute.json`` has the methods that are named below, with all their parameters, and of schemas the types, names,
-enumerations and references.
+``compute.json`` has the methods that this module names, with all their parameters. Of each schema it keeps only the
+types, names, enumerations and references.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class GCE(CloudFront):
     Its requests and responses are checked against Google's published schema (``compute.json``).
 
     Args:
-        times: How long machines take to boot and stop, and how old lists are.
+        times: How long machines take to boot and stop, and how outdated the lists of machines are.
         op_s: Seconds until an operation is done.
         page: The number of items on a page of a list.
         subnet: The private addresses of the machines.
@@ -381,7 +381,8 @@ class GCE(CloudFront):
     def _taken(self, name: str, reason: str) -> None:
         """End a machine as Google does, with a reason.
 
-        A stopped machine stays: its run time is not limited while it is stopped (page "Limit the run time of a VM").
+        A stopped machine is not ended, because Google does not limit the run time of stopped machines (page "Limit the
+        run time of a VM").
         """
         with self.lock:
             if self.store.get(name).state not in (*ENDED, "stopped"):

@@ -64,7 +64,7 @@ class HyperstackCloud(CloudFront):
     """A test double of Hyperstack on this computer, for the length of a `with` block; see also `CloudFront`.
 
     Args:
-        times: How long machines take to boot and stop, and how old lists are.
+        times: How long machines take to boot and stop, and how outdated the lists of machines are.
         hypervisor: Runs the machines. Default: no machine really runs.
         faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.

@@ -59,7 +59,7 @@ class LambdaCloud(CloudFront):
     A machine that powers itself off is still ``active``, as at Lambda. A machine that has ended is not listed.
 
     Args:
-        times: How long machines take to boot and stop, and how old lists are.
+        times: How long machines take to boot and stop, and how outdated the lists of machines are.
         hypervisor: Runs the machines. Default: no machine really runs.
         faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.

@@ -55,7 +55,7 @@ class RunPodCloud(CloudFront):
     then nothing is created.
 
     Args:
-        times: How long machines take to boot and stop, and how old lists are.
+        times: How long machines take to boot and stop, and how outdated the lists of machines are.
         hypervisor: Runs the machines. Default: no machine really runs.
         faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.

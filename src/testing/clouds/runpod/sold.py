@@ -10,8 +10,10 @@ from ....lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SoldGpu:
-    """A GPU. ``secure`` and ``community`` are the prices in the two clouds in USD per hour of one GPU; 0: that cloud
-    does not sell it. ``vcpus`` and ``memory_gb`` are per GPU.
+    """A GPU. ``vcpus`` and ``memory_gb`` are per GPU.
+
+    ``secure`` and ``community`` are the prices of one GPU in RunPod's Secure Cloud and Community Cloud, in USD per
+    hour. 0: this cloud does not sell the GPU.
     """
 
     id: str
@@ -73,7 +75,10 @@ def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
 
 
 def price(each: SoldGpu, cloud: str) -> float:
-    """Return the price of a GPU in USD per hour; 0: that cloud does not sell it."""
+    """Return the price of a GPU in USD per hour in RunPod's Secure Cloud (``cloud="SECURE"``) or Community Cloud.
+
+    0: this cloud does not sell the GPU.
+    """
     return each.secure if cloud == "SECURE" else each.community
 
 

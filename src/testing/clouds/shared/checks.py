@@ -1,8 +1,9 @@
 """Checks of launches, keys and ends, for clouds whose calls create one machine each and whose users have an API key.
 
-`outrider.testing.cloud_checks` is this module. Each of `CHECKS` takes a `Subject` (the cloud under test), whose test
-cloud was opened with the times given beside the check, and raises `AssertionError` with its observations. The checks
-leave the test cloud empty. They shorten the waits that a real cloud requires.
+`outrider.testing.cloud_checks` is this module. Each of `CHECKS` takes a `Subject` (the cloud under test), and
+raises `AssertionError` with its observations if it fails. `CHECKS` has, for each check, the `Times` with which the
+caller must open the test cloud. The checks leave the test cloud empty. They shorten the waits that a real cloud
+requires.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CALL = "outrider.providers.cloud.http:HttpApi.call"  # clients are killed before
 Check = Callable[[Subject], Awaitable[None]]
 
 
-# --- launches without an answer: ONCE-1 of `lost_launch` --------------------------------------------------------------
+# --- launches without an answer (promise ONCE-1 in module `lost_launch`) ----------------------------------------------
 
 
 async def a_lost_answer_never_makes_two_machines(it: Subject) -> None:
@@ -191,7 +192,7 @@ def _says_when_it_ends(it: Subject, error: NotGone, began: float) -> None:
         check(holds, f"{error.by} is not when it has ended at the latest")
 
 
-# --- keys and places --------------------------------------------------------------------------------------------------
+# --- API keys, and places (accounts and addresses of a cloud) ---------------------------------------------------------
 
 
 async def a_refused_key_is_reported_and_not_shown(it: Subject) -> None:
@@ -351,7 +352,11 @@ async def _swept(it: Subject, *, forgotten: bool = True) -> None:
 
 
 def _nothing_is_left(it: Subject, *, forgotten: bool = True) -> None:
-    """Check that the test cloud is empty. ``forgotten``: each pool was closed, so the journal must be empty, too."""
+    """Check that the test cloud is empty.
+
+    ``forgotten``: every pool was closed, so that the journal (the list of pools that this computer keeps) must be
+    empty, too.
+    """
     check(it.left() == [], f"{it.left()} are left")
     known = [each for each in Journal.open().records() if forgotten or each.intents]
     check(known == [], f"the journal is not settled: {known}")

@@ -144,7 +144,7 @@ class CallRefused(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class Unauthorized(OfAction):
-    """The credentials do not allow the call. On EC2, CreateFleet has errors of RunInstances in its list of errors.
+    """The credentials do not allow the call. On EC2, CreateFleet returns a refused RunInstances in its list of errors.
 
     Args:
         action: The call, as the cloud names it. None: any.

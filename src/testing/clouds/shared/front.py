@@ -65,7 +65,7 @@ class CloudFront(ABC):
     """A cloud that runs on this computer during a `with` block. Several may be open at the same time.
 
     Args:
-        times: How long machines take to boot and stop, and how old lists are.
+        times: How long machines take to boot and stop, and how outdated the lists of machines are.
         hypervisor: Runs the machines. Default: machines are only recorded (`Paper`).
         faults: Faults that are active from the beginning.
         seed: The same seed gives the same ids.

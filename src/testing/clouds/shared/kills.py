@@ -18,8 +18,8 @@ CLIENT_S = 120.0  # time limit of a client in seconds; without a kill, a client 
 DELAYS_S = (0.0, 0.01, 0.05, 0.2)
 # The program of a client: it launches two machines, ends one, and closes the fleet, even if the cloud does not respond.
 # Its arguments: the name of its provider in the registry, the provider's options, further fields of its request, the
-# pool's name, the call of its cloud that is counted ("module:Class.method"), the number of the call at which it dies,
-# the moment of its death, and lines of Python to run first.
+# pool's name, the method whose calls are counted ("module:Class.method"), the number of the call at which it dies, the
+# moment of its death (before or after this call), and lines of Python to run first.
 _CLIENT = """
 import asyncio, importlib, json, os, signal, sys, threading
 from contextlib import suppress

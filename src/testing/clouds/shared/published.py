@@ -15,12 +15,11 @@ from .schema import Invalid
 
 
 class Published:
-    """An extract of a cloud's published schema. Each of ``operations`` has a ``method``, a ``path``, and names of
-    ``schemas``.
+    """An extract of a cloud's published schema. Each of its ``operations`` has a ``method`` and a ``path``.
 
-    ``asks``: the schema of the request's body; without it, there must be no body. ``answers``: the schema of responses
-    with status 200. ``query``: the names that the query may have. All other responses have the schema ``refusal``,
-    which is for the whole file.
+    Further keys of an operation: ``asks`` names the schema of the request's body (without this key, requests have no
+    body); ``answers`` names the schema of responses with status 200; ``query`` has the allowed names in the query. The
+    key ``refusal`` of the whole file names the schema of all other responses.
     """
 
     def __init__(self, file: Path) -> None:

@@ -52,11 +52,11 @@ class Subject:
         take: Ends a machine, by its id, in the way in which the cloud takes machines; its reason is then ``cause``.
         whose: Returns the labels of a machine of the test cloud, as a `Thing`.
         mark: Sets the labels of a machine, by its id: a pool and an owner.
-        account: The account in a place.
+        account: The account of the user in the test cloud.
         survey_options: The provider's options in the check of `outrider ps`, which expects ``kind``, ``market`` and
             ``hourly_usd``.
-        ends_itself_s: Seconds after its launch at which a machine of ``request`` that its client never reached has
-            ended itself and costs nothing. None: it costs money until it is ended.
+        ends_itself_s: Seconds from the launch of a machine until the machine ends itself and costs nothing, if no
+            client ever reaches it. None: the machine costs money until a client ends it.
         ended: States of the test cloud's machines that count as ended.
         before: Python code for a client that is killed; it removes the rate limits.
     """
@@ -100,7 +100,7 @@ class Subject:
 
     @property
     def place(self) -> dict[str, str]:
-        """The place of the pools, with the test cloud's address."""
+        """The place of the checks' pools: the user's account, and the test cloud's address."""
         return {"account": self.account, "endpoint_url": self.front.endpoint_url}
 
 

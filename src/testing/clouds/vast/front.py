@@ -36,7 +36,7 @@ _LIMITS |= dict.fromkeys(("destroyInstances", "destroyInstance"), (1, 3.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rentable:
-    """A machine that somebody rents out at the test cloud. Prices are in USD, without its disk.
+    """A machine that somebody rents out at the test cloud. Prices are in USD; only ``storage_usd`` is for its disk.
 
     Args:
         id: The id of the offer.
@@ -49,7 +49,7 @@ class Rentable:
         cores: The number of processors.
         ram_mb: The memory in MB.
         disk_gb: The disk in GB.
-        place: The place, which ends with the code of the country.
+        place: The location, which ends with the code of the country.
         reliability: The share of past time, from 0 to 1, in which the machine was up.
         verified: Whether Vast.ai has verified the machine.
         cuda: The newest CUDA version that its driver supports.
@@ -99,7 +99,7 @@ class VastCloud(CloudFront):
     """A test double of Vast.ai on this computer, for the length of a `with` block; see also `CloudFront`.
 
     Args:
-        times: How long machines take to boot and stop, and how old lists are.
+        times: How long machines take to boot and stop, and how outdated the lists of machines are.
         hypervisor: Runs the machines. Default: no machine really runs.
         faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.

@@ -1,8 +1,8 @@
 """The rules about executors (the daemons of nodes) that can start no worker: SIM-23 and 25.
 
-SIM-23: such an executor ends within 3 s of the first failed start, but only after at least four failed starts in a row.
-    A start also counts as failed if the worker ends within `WAITED_S` seconds without having run a task. (The first of
-    the executor's five workers may be an older one that has run no task.)
+SIM-23: an executor that can start no worker ends within 3 s of the first failed start, but only after at least four
+    failed starts in a row. A start also counts as failed if the worker ends within `WAITED_S` seconds without having
+    run a task. (The first of the executor's five workers may be an older worker that has run no task.)
 SIM-25: a pool stops launching nodes because of such executors only after enough of them have ended without having run
     a task.
 """

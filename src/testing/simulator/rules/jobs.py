@@ -166,19 +166,20 @@ class JobRules:
         self._excused.add(node)
 
     def _assume_loss(self, job: Job) -> None:
-        """Handle that a task is sent, perhaps again after a stall whose node is lost or has a preemption notice.
+        """Record that a task is sent to a node.
 
-        The new run may then count for the loss of the node. A pool with events about tasks reports the cause, which
-        `retried` handles.
+        If the task is sent again after a stall, and its previous node is lost or has a preemption notice, the new run
+        may count for the loss of the node. A pool with events about tasks reports the cause; `retried` handles it.
         """
         if job.id in self._to_be_ended and not self._sim.scenario.announce:
             self._to_be_ended.discard(job.id)
             self._maybe_lost_instead[job.id] += self._sent_to[self._latest[job.id]] in self._excused
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
-        """Return whether ``order`` belongs to a newer generation than the attempt, which it replaces.
+        """Return whether ``order`` replaces the attempt, because ``order`` belongs to a newer generation.
 
-        This happens after a RESTART, or because the pool shrank.
+        A generation is a broadcast's run on a fixed set of nodes. A new one begins after a loss with
+        ``OnLoss.RESTART``, or because the pool shrank.
         """
         world, before = order.world, self._sim.orders[AttemptId(attempt)].world
         if world is None or before is None or job.on_loss is OnLoss.FAIL:

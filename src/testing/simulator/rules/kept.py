@@ -1,9 +1,9 @@
 """The rules about kept results, which stay on the nodes that computed them: SIM-37 to 39.
 
 SIM-37: whoever requests a kept result, or has it as an input, gets the correct value, with bytes and sizes from the
-same
-    run. Otherwise the request gets an error about a lost node that names the result's function, and only if the result
-    cannot be recomputed: its job has no reruns left, an input cannot be recomputed, or a rerun has just failed.
+    same run. The request gets an error only if the result cannot be recomputed; the error is about a lost node, and
+    names the result's function. A result cannot be recomputed if its job has no reruns left, an input cannot be
+    recomputed, or a rerun has just failed.
 SIM-38: a result is recomputed only while a request or a job waits for it, by one run at a time, at most ``retries``
     times (without runs that were cancelled or lacked inputs); never if its job may run only once, and never while the
     node with the result exists.

@@ -1,14 +1,14 @@
 """The rules about nodes and machines: SIM-6, 11 to 16, 24 and 33.
 
-A node is noticed when the cloud has announced that it will take its machine. A spare stands by to replace a lost node.
+A node is noticed when the cloud has announced that it will take the node's machine. A spare stands by to replace a
+lost node. A machine is late when other machines of the same launch answered long ago.
 
 SIM-6: no attempt is sent to a node that is noticed, draining, standing by, or given up.
 SIM-11: if the cloud has machines, the pool returns to the wanted number of nodes and of spares.
 SIM-12: every machine that costs money is a node, will become one, or is being ended; a closed pool has no such machine.
 SIM-13: no node is replaced twice: no machine beyond the wanted number is requested, except in place of late machines.
 SIM-14: within 5 s of a notice, the pool has requested a replacement. No connected spare stands by while fewer nodes
-work
-    than are wanted.
+    work than are wanted.
 SIM-15: no living node is given up because of a freeze or a partition of at most 3 s, a closed connection, or an outage
     of the client's own network that is shorter than the lease. No working node is given up while it may still boot.
 SIM-16: the pool notices within 10 s that a machine died, even without a report from the provider; within 13 s if no
@@ -159,7 +159,7 @@ class NodeRules:
     def _uncount(self, seat: Seat) -> None:
         """Remove a node from all counts.
 
-        Called before any field of the seat changes; afterwards `_count` adds it again.
+        Called before any field of ``seat`` (the record of the node) changes; afterwards `_count` adds the node again.
         """
         self.states[seat.state] -= 1
         self._present -= seat.present

@@ -1,8 +1,7 @@
 """The rules about machines that wait in their provider's queue: SIM-32.
 
 SIM-32: while a machine waits in the queue, its node is not reported late and does not time out, and no job fails
-because
-    a replacement is missing.
+    because a replacement is missing.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A job settles when it ends with a result or an error. A machine is undisturbed if no fault hit it recently.
 
 SIM-34: a broadcast fails because a node is missing only when ``replace_timeout_s`` seconds have passed since the loss
-of
-    the last node that its next generation lacks, or when the pool requests no machines any more.
+    of the last node that its next generation (run on a fixed set of nodes) lacks, or when the pool requests no
+    machines any more.
 SIM-35: attempts of a settled job run for at most `SOON_S` seconds more on a machine that is reachable and undisturbed.
 SIM-36: an attempt that exceeds its ``timeout_s`` is ended within `SOON_S` seconds on an undisturbed machine. A job that
     has not begun within its ``queue_timeout_s`` settles at that time, not earlier. A job that is not done within its

@@ -44,7 +44,7 @@ class WaveRules:
         self._wave_of |= dict.fromkeys(wave.machines, wave)
 
     def queued(self, machine: MachineId) -> None:
-        """Remove a machine that waits in a queue from its wave: it is compared with no other machine."""
+        """Do not compare a machine that waits in a queue with the other machines of its launch (its wave)."""
         wave = self._wave_of[machine]
         wave.machines.pop(machine, None)
         self._wave_of[machine] = Wave({machine: None}, self._sim.loop.now)

@@ -49,11 +49,11 @@ class WorldRules:
         # (time by which all work on the host must have ended, host, its node), for nodes that the pool gave up
         self._stale: deque[tuple[float, Host, NodeId]] = deque()
 
-    # --- the world of a generation ----------------------------------------------------------------------------------
+    # --- the world (ranks, nodes, ports) of a generation ------------------------------------------------------------
 
     def started(self, job: int, generation: int, ranks: tuple[int, ...]) -> None:
         self.generations += 1
-        self._fresh.append((job, generation, ranks))  # its tasks are sent after this event, so it is checked later
+        self._fresh.append((job, generation, ranks))  # checked later: tasks are sent after this event
 
     def ordered(self, node: NodeId, host: Host, order: Order) -> None:
         world = order.world
@@ -85,7 +85,7 @@ class WorldRules:
             self._ports.add((host.address, port))
 
     def delivered(self, daemon: Daemon, run: Run, order: Order) -> None:
-        """Check the description of the world that a rank receives on its node."""
+        """Check what a rank receives on its node about its world (the ranks, nodes and ports of its generation)."""
         world = order.world
         assert world is not None
         if run.world is None or (world.size > ALL_UP_TO and order.rank % (world.size // 4)):
@@ -103,7 +103,7 @@ class WorldRules:
     def _check_peers(self, daemon: Daemon, order: Order, named: list[dict[str, Any]] | None) -> None:
         """Check the list of peers (all ranks with their addresses) that a rank receives.
 
-        ``named`` is the list in the rank's world. None: the rank reads the list in its node's view instead.
+        ``named``: the list that was sent with the rank. None: the rank reads the list that was sent to its node.
         """
         world = order.world
         assert world is not None
@@ -142,10 +142,10 @@ class WorldRules:
                 )
         seats = self._sim.referee.nodes.seats
         lost_at = self._lost_at.get(job)
-        # with a node that is over, lost ranks still have to run again
+        # while one of these nodes has ended ("over"), its ranks still have to run again
         if all(seats[node].state != "over" for node in world.nodes):
             self._lost_at.pop(job, None)
-        # a larger world means that only the ranks of lost nodes run again
+        # with more nodes than the user's resizes require, only the ranks of lost nodes run again
         if len(world.nodes) <= self._smallest.get(job, 0):
             self._smallest.pop(job, None)
         warm_at = self._warm_at.pop(job, None)
@@ -165,7 +165,7 @@ class WorldRules:
         return min(noticed, default=self._sim.loop.now)
 
     def latest(self, job: int) -> World | None:
-        """Return the world of the last generation of ``job``, or None if no generation has begun."""
+        """Return the world (ranks, nodes, ports) of the last generation of ``job``, or None if none has begun."""
         return self._last.get(job)
 
     # --- fencing: no rank runs beside an older generation -----------------------------------------------------------
