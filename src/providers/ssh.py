@@ -104,11 +104,9 @@ class SSH:
         key: A private key file without a passphrase, for hosts without a key of their own. Default: the keys of the SSH
             agent, and the usual files in ``~/.ssh``.
         jump: The jump hosts, for hosts without their own, as ``"user@bastion:22"``; several are separated by commas,
-            the
-            first to connect to first.
+            the first to connect to first.
         known_hosts: Files to check host keys against. Default: yours and the computer's. A host that is in none of
-            these
-            files is refused.
+            these files is refused.
         config: True reads ``~/.ssh/config``; or the path of another file.
         connect_timeout: Seconds after which a host that does not answer counts as down for the moment. Default: 10.
         notices: Where hosts learn of a preemption, such as ``"aws"`` or ``"slurm,USR1=120"``. Default: nowhere.

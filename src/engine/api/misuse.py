@@ -1,6 +1,5 @@
 """Error messages for wrong uses of a pool: in a wrong thread or loop, too early, on the wrong side of an operator, or
-with
-the name of a method or option in another library.
+with the name of a method or option in another library.
 """
 
 from __future__ import annotations

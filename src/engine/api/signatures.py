@@ -1,6 +1,5 @@
 """The signatures of users' functions: their parameters, which of these are streamed, and a call's arguments in the form
-in
-which they are sent.
+in which they are sent.
 
 A streamed parameter consumes its argument item by item while the function runs.
 """

@@ -1,8 +1,7 @@
 """A slot: shared memory into which a rank copies its state, and which its node keeps after the rank's end.
 
     byte 0                  0: the slot may be written. The node sets this when no rank will resume from its content
-    byte 1                  1: the state is safe. The node sets this when all requested nodes have that step of all
-    ranks
+    byte 1                  1: the state is safe. The node sets this when all requested nodes have all ranks' step
     from byte 64            the contents of the state's entries, each at a multiple of 64 bytes
     after the contents      their record: a `Part` as JSON, in which numbers, not digests, name the contents
     the last 16 bytes       the record's offset and length

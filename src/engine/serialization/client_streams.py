@@ -1,6 +1,5 @@
 """The client's side of streams: reading the inputs of calls, sending their items to the running tasks, and receiving
-the
-values of generators.
+the values of generators.
 
 Reading an input never blocks the event loop.
 

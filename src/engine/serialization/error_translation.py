@@ -1,6 +1,5 @@
 """Translation of the ends of attempts and of pools, as nodes, actors and providers report them, into the values and
-errors
-that users get.
+errors that users get.
 
 An attempt is one try to run a task. A value is unpickled when the user asks for it. The end of every attempt passes
 through this module.

@@ -1,6 +1,5 @@
 """The route to one machine's executor: the base class of all routes, the errors for machines that cannot be reached,
-and
-the route to an executor on this computer.
+and the route to an executor on this computer.
 
 An executor is Outrider's process on the machine. The route on this computer is the executor's unix socket: each channel
 has its own connection.

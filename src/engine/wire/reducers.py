@@ -15,8 +15,7 @@ functools.cached_property         cannot be pickled in Python 3.11, since it has
 functools.singledispatch          cannot be pickled, since it has weak references
 typing.NewType, ParamSpec, ...    cannot be pickled if the script defines them
 torch.compile                     cannot be pickled
-bound method of a module          is copied with its object: each task's ``from random import random`` draws equal
-numbers
+bound method of a module          is copied with its object: ``from random import random`` draws equal numbers
 random.Random, numpy's, torch's   the generators of modules are sent with their state
 generator that a function uses    draws equal numbers in all processes; with its reducer, each task has its own stream
 os.environ                        is sent as a copy: tasks see the program's variables

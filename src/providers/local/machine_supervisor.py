@@ -3,8 +3,7 @@
     watchdog -- supervisor -+- template                   imports slow modules, and forks the fork servers
                             +- fork server 0 -- workers   a machine is the process group of its fork server
                             +- executor 0                 in that group: serves the client on the machine's unix socket
-                            +- SSH server 0               in that group, with Local(as_remote=True): forwards to that
-                                socket
+                            +- SSH server 0               in that group, with Local(as_remote=True): forwards to it
                             +- fork server 1 -- workers
                             +- executor 1
 

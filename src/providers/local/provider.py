@@ -46,11 +46,9 @@ class Local:
             ``$XDG_STATE_HOME/outrider``, else ``~/.local/state/outrider``.
         shared_memory: False sends large data over the node's socket, instead of by file descriptor.
         as_remote: True connects to the nodes as if they were other machines: by SSH, with a pinned host key, and
-            without
-            shared memory. For tests of these connections.
+            without shared memory. For tests of these connections.
         work_mib: The size in MiB of the directory in which a node's tasks run; its files are then in memory. For tests
-            of
-            full disks; needs root, to mount. Default: the space of the disk.
+            of full disks; needs root, to mount. Default: the space of the disk.
 
     Raises:
         TypeError: The option does not exist.

@@ -45,8 +45,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
         min_cuda: The lowest CUDA version that the driver of a pod's host may have, such as ``"12.4"``. With the default
             image: 12.8.
         network_volume: The id of a volume, mounted at ``/workspace``. A volume is in one data center: also name that
-            data
-            center in ``data_centers``.
+            data center in ``data_centers``.
         endpoint_url: The address of another service with RunPod's interface.
 
     Raises:

@@ -65,8 +65,7 @@ class LambdaCloud(CloudFront):
         seed: The same seed gives the same ids.
         types: The machine types that the test cloud sells.
         room: (type, region) -> the most machines there. Further machines are refused, and `listInstanceTypes` names
-            only
-            the regions with room left.
+            only the regions with room left.
         keys: The API keys that are accepted. Default: all.
         throttled: Whether requests are limited as by Lambda.
         network: The private addresses of the machines.
