@@ -55,10 +55,14 @@ class EntryPoints:
     machines are no processes of this computer ignore these fields.
     """
 
-    # (control: socket.socket) -> Never. Its module imports little, and is imported after the executor's module.
+    # The program of a process that forks a node's workers: a function (control: socket.socket) -> Never. Its module
+    # imports little, and is imported after the executor's module.
     fork_server: str = ""
-    executor: str = ""  # (listener, forks, *, directory, same_host, accelerators, sharing): runs until the node ends
-    # (modules, become, *, lead) -> a process that has imported the modules, and forks the fork servers.
+    # The server of a node: a function (listener, forks, *, directory, same_host, accelerators, sharing) that runs until
+    # the node ends.
+    executor: str = ""
+    # A class, called as (modules, become, *, lead). Its object is a process that imports the modules once, and forks
+    # the fork servers of all nodes.
     template: str = ""
     preload: tuple[str, ...] = ()  # modules for the template process to import; empty: fork servers need no template
     # Small modules that fork servers and workers use; imported once, before any of these processes is forked.
@@ -94,9 +98,9 @@ class Address:
     Three forms are possible: host and port; ``path``, a unix socket on this computer; or ``command``, a program whose
     standard streams carry the connection. With path or command, host and port are ignored.
 
-    The last host of `Login.jump` runs the command; if there is no jump host, this computer runs it. The host is then
-    only a name to display, and the login applies to the host that runs the command. The machine itself accepts the
-    pool's key, and is verified by `Machine.host_key`.
+    The last host of `Login.jump` runs the command; if there is no jump host, this computer runs it. If there is a
+    command, ``host`` is only a name to display, and the `Login` is for the host that runs the command. The machine
+    itself accepts the pool's key, and is verified by `Machine.host_key`.
 
     If port or user is None, the SSH configuration decides (see `Login`), else SSH's defaults.
     """
@@ -352,10 +356,11 @@ class Provider(Protocol):
 
         The end is shielded from cancellation, and confirmed by the provider.
 
-        Both this call and entering the block are quick, and the caller always enters the block. Both begin what can
-        begin before the first ``launch``, while the caller imports modules. Errors are raised on entering. If ``local``
-        is true, this call may be made outside of an event loop; entering needs a loop. Leaving may take long if the
-        cloud does not respond. ``events`` continues until leaving is done, so that the pool can report progress.
+        Both this call and entering the block are quick, and the caller always enters the block. Both start the work
+        that need not wait for the first ``launch``; the caller imports modules in the meantime. Errors are raised on
+        entering. If ``local`` is true, this call may be made outside of an event loop; entering needs a loop. Leaving
+        may take long if the cloud does not respond. ``events`` continues until leaving is done, so that the pool can
+        report progress.
 
         Raises:
             NotGone: Raised on leaving; something may still exist.
@@ -418,7 +423,7 @@ class Lasting(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineOffer:
-    """One kind of machine in one place at one price, as a launch would request it. A field that is None is unknown."""
+    """One kind of machine in one zone at one price, as a launch would request it. A field that is None is unknown."""
 
     kind: str  # "g5.xlarge", or a host's name
     place: str = ""  # a zone, such as "us-east-1a"
@@ -477,6 +482,7 @@ class Adopting(Protocol):
         the longest lease of the pool's machines in seconds; None: unknown.
 
         Raises:
-            ProviderError: The provider failed, or the pool is in another place than this fleet.
+            ProviderError: The provider failed, or the pool is in another place (such as another region, account or
+                host) than this fleet.
         """
         ...

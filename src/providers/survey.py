@@ -1,8 +1,8 @@
 """The protocol of surveyors: they find and end machines of any pool, for `outrider ps` and `outrider gc`.
 
-A provider whose machines outlive their client has a `Surveyor`; `registry` lists them. A place is a mapping of texts
-that the provider's fleets wrote into the `journal`, and by which the provider finds the place again, such as
-``{"region": "us-east-1"}``.
+A provider whose machines outlive their client has a `Surveyor`; `registry` lists them. A place is where a
+provider has machines, such as a region, an account or a host. It is described by a mapping of texts, such as
+``{"region": "us-east-1"}``, which the provider's fleets write into the `journal`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class FoundMachine(Thing):
 
 @dataclass(frozen=True, slots=True)
 class PlaceAnswer:
-    """The findings of a surveyor in one place. ``error``: why the place did not answer; if set, nothing is known about
-    the place.
+    """The machines and other resources that a surveyor has found in one place (such as a region, an account or a host).
+
+    ``error``: why the place did not answer; if set, nothing is known about the place.
     """
 
     provider: str
@@ -54,32 +55,36 @@ class Surveyor(Protocol):
     """
 
     def has(self, place: Place) -> bool:
-        """Return whether the place may belong to this provider. Needed if the pool's files are lost, which name the
-        provider.
+        """Return whether the place (such as a region, an account or a host) may belong to this provider.
+
+        Callers need this if the files of a pool are lost: only these files name the pool's provider.
         """
         ...
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        """Find every resource in a place that has the tag of any pool, and the machines of the ``known`` intents, even
-        without tags.
+        """Find every resource with the tag of any pool in a place (such as a region, an account or a host).
+
+        ``known``: the journal's records of creations; find their machines even if these have no tags.
         """
         ...
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str | None:
-        """End everything of the pool in a place, wait for the confirmed end, and record in the journal that nothing is
-        left there.
+        """End everything of the pool in a place (such as a region, an account or a host).
+
+        Wait until the end is confirmed, and record in the journal that nothing of the pool is left there.
 
         Return a remark for the user, or None. ``lease_s``: the lease of the pool's machines in seconds; None: unknown.
         """
         ...
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> str | None:
-        """End all resources in a place that have the pool's tag but are not the pool's, and wait for the confirmed end.
+        """End all resources in a place (such as a region) that have the pool's tag, but by the journal are not the
+        pool's own, such as copies. Wait until the end is confirmed.
 
         Return a remark for the user, or None.
         """
         ...
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return all places that the credentials of this place give access to."""
+        """Return all places to which the credentials of ``place`` give access, such as all regions of an account."""
         ...

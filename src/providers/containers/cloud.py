@@ -80,8 +80,8 @@ class ContainerCloud:
     ) -> Sequence[InstanceView]:
         """See `port.Cloud.describe`. Containers of hosts that do not respond are left out.
 
-        When a pool ends, such a host is an error until its containers must have ended by their lease. When machines are
-        adopted (``of`` is None), it is no error, unless no host responds.
+        When a pool ends, a host that does not respond is an error, until the lease of its containers is surely over.
+        When machines are adopted (``of`` is None), it is an error only if no host responds.
         """
         containers, failed = await self.listed(f"{labels.POOL}={pool}")
         quiet = {each.host: error for each, error in failed.items() if self._may_have_some(each)}
@@ -348,6 +348,7 @@ def _refusal(errors: Collection[ProviderError]) -> ProviderError:
     error = most_telling(sorted(errors, key=is_lost))
     if not is_lost(error):
         return error
-    # The same text if the launch is repeated, since the runtime itself has already retried for a while.
+    # ``kind`` is the text, which is the same if the launch is repeated. So a pool that starts gives up at the second
+    # failure, since the runtime itself has already retried for a while.
     text = str(error)
     return NoCapacity(text, retry_after_s=error.retry_after_s, code=error.code, advice=error.advice, kind=text)

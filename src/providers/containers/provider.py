@@ -123,7 +123,9 @@ class Containers(CloudProvider["ContainerCloud"]):
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return the place of this provider's pools: the hosts, in the form in which the journal stores them."""
+        """Return the runtime's command and the hosts, as texts for the journal. By these texts, later commands find the
+        containers.
+        """
         where = {"containers": shlex.join(self.runtime)}
         if not self.hosts:
             return {**where, "on": os.uname().nodename}

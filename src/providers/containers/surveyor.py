@@ -19,8 +19,8 @@ from .provider import Containers
 
 
 class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
-    """Implements `survey.Surveyor` for containers. A place has the runtime's command as "containers", and either the
-    hosts as "hosts" or this computer's name as "on".
+    """Implements `survey.Surveyor` for containers. A place (a location of machines, as texts in the journal) has
+    the runtime's command as "containers", and either the hosts as "hosts" or this computer's name as "on".
     """
 
     provider, mark = "containers", "containers"

@@ -58,7 +58,7 @@ _STATES: Mapping[str, State] = {
 
 
 def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[HyperstackCloud]:
-    """Open Hyperstack in a place (`account.reached`)."""
+    """Open Hyperstack with the account, key file and address in ``place``; see `account.reached`."""
     service = replace(SERVICE, base_url=place.get("endpoint_url", SERVICE.base_url))
     return reached(HyperstackCloud, KEYS, service, place, scheme="")
 
@@ -216,8 +216,8 @@ async def planned(
     cooldowns: Cooldowns,
     living: Collection[tuple[str, str]],
 ) -> HyperstackPlan:
-    """Return a plan. Each round has one offer, because one call takes one offer. All offers are in one environment, so
-    that the machines reach each other at private addresses.
+    """Return a plan, whose offers are tried in rounds. Each round has one offer, because one call takes one offer. All
+    offers are in one environment, so that the machines reach each other at private addresses.
     """
     there, regions = await market(api, provider.environments, request.disk_gb)
     now, types = anyio.current_time(), provider.instance_types

@@ -101,7 +101,7 @@ REGIONS = (
     "us-east-1", "us-east-2", "us-east-3", "us-midwest-1", "us-midwest-2", "us-south-1", "us-south-2", "us-south-3",
     "us-west-1", "us-west-2", "us-west-3",
 )  # fmt: skip
-WHERE = "its regions"  # where the machines are, in error texts: a pool's machines may be in any of several regions
+WHERE = "its regions"  # for error texts that say where machines are: a pool may use several regions
 NOWHERE = "no region"  # used as the zone of a type that is sold out in all regions
 ROOM = "some"  # used as the stock of a type that has capacity, because Lambda does not report how many machines
 # NVIDIA's GH and GB types have Grace processors, whose architecture is ARM.

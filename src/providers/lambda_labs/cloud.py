@@ -50,7 +50,7 @@ _STATES: Mapping[str, State] = {
 
 
 def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[LambdaCloud]:
-    """Open Lambda in a place (`account.reached`)."""
+    """Open Lambda with the account, key file and address in ``place``; see `account.reached`."""
     return reached(LambdaCloud, KEYS, service(place.get("endpoint_url")), place)
 
 

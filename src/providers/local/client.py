@@ -17,7 +17,7 @@ from ..errors import ProviderError
 from .supervisor_start import LOG, StartedSupervisor
 
 CLOSE_DEADLINE_S = 10.0
-# Seconds in which the watchdog ends the supervisor (it has 5 s to exit) and the supervisor's processes.
+# Seconds in which the watchdog kills the supervisor, waits up to 5 s for the end of all other processes, and exits.
 KILL_DEADLINE_S = 8.0
 READ_BYTES = 64 * 1024
 

@@ -38,7 +38,7 @@ def fork(run: Callable[[], object], *keep: socket.socket) -> int:
 
 def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoReturn:
     """Run ``run`` in a forked child, with the settings of `fork`, and never return. ``parent``: the pid of the child's
-    parent; if that was the template, of the subreaper that has adopted the child.
+    parent. If the template process has forked the child: the pid of the subreaper that has adopted the child.
     """
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

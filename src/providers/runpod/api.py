@@ -25,7 +25,7 @@ from ..cloud.vendor import Vendor
 from ..errors import BadRequest, NoCapacity, NotAuthorized, QuotaExceeded
 
 NO_ROOM = "no-instances"  # a code of Outrider's own, because RunPod's errors have only a status and a message
-LIMIT = "limit"  # a code of Outrider's own
+LIMIT = "limit"  # Outrider's own error code for a limit of the RunPod account
 UNKNOWN = "HTTP 404"
 NO_ACCESS = "HTTP 403"
 NOT_TAKEN = "HTTP 400"
@@ -44,7 +44,7 @@ VENDOR = Vendor(
     off_is_ended=False,
     price_advice="RunPod's catalogue says none",
 )
-# The vendor for pools of several nodes that cannot use RunPod's private network.
+# `VENDOR` with a further warning, for pools of several nodes that cannot use RunPod's private network.
 APART = replace(
     VENDOR,
     warning_of_several="these pods of RunPod's reach each other at no port: only those with GPUs in the secure cloud "
@@ -122,7 +122,7 @@ def words_of(body: object) -> tuple[str, str]:
 # --- types and prices -------------------------------------------------------------------------------------------------
 
 
-WHERE = "its data centers"  # where the machines are, in error texts: these name no single data center
+WHERE = "its data centers"  # for error texts that say where machines are: they name no single data center
 NOWHERE = "no data center"  # used as the zone of a type that is sold out in all data centers
 ANYWHERE = "any data center"  # used as the zone of a type that is in stock, if RunPod names no data center for it
 # NVIDIA's GH and GB types have Grace processors, whose architecture is ARM.

@@ -72,8 +72,8 @@ def name_of(pool: str, token: str) -> str:
 
 
 def thing(pod: Mapping[str, Any]) -> Thing:
-    """Convert a pod to a `Thing`: its name says which pool owns it. A renamed pod belongs to no pool, unless the
-    journal has its id.
+    """Convert a pod to a `Thing` (a resource with its tags). The pod's name says which pool owns the pod. A renamed pod
+    belongs to no pool, unless the journal has its id.
     """
     match = _NAME.fullmatch(pod["name"])
     return Thing(pod["id"]) if match is None else Thing(pod["id"], **match.groupdict())
@@ -93,7 +93,7 @@ _STATES: Mapping[str, State] = {
 
 
 def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[RunPodCloud]:
-    """Open RunPod in a place (`account.reached`)."""
+    """Open RunPod with the account, key file and address in ``place``; see `account.reached`."""
     return reached(RunPodCloud, KEYS, service(place.get("endpoint_url")), place)
 
 
@@ -229,7 +229,8 @@ async def plan(
     cooldowns: Cooldowns,
     living: Collection[tuple[str, str]],
 ) -> Plan:
-    """Choose offers in rounds of one type, because a create call names one type and several data centers.
+    """Choose offers, and the rounds in which to try them. The offers of a round have the same type, because a create
+    call names one type and several data centers.
 
     All nodes of a pool of several nodes are in one data center, because they use RunPod's private network.
 

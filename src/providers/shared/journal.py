@@ -4,8 +4,8 @@ before the provider is asked to create anything.
 JOURNAL-1: when `Journal.intend` returns, the intent (the record of the creation) is on the disk, so whatever the
 following call creates can be found again.
 JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel releases the lock, however the owner ended.
-JOURNAL-3: the journal forgets nothing of a pool in a place before `Journal.settled` records that nothing of the pool is
-left there.
+JOURNAL-3: for each place (such as a region, an account or a host), the journal keeps its records of a pool until
+`Journal.settled` records that nothing of the pool is left there.
 
 There are two kinds of files. ``pools/NAME`` has one pool's lock, owner and places, and the keys for re-attaching;
 ``journal.db`` (SQLite) has the intents. If the database is lost, tokens and ids are lost but no pool, because the tags
@@ -106,7 +106,8 @@ class PoolRecord:
     """
 
     pool: str
-    provider: str  # the provider's name; empty: the pool's files are gone, and only its intents are left
+    # The provider's name. Empty: the pool's files are gone, and only its intents (records of creations) are left.
+    provider: str
     places: tuple[Place, ...]
     owner: Owner | None
     standing: Standing
@@ -114,8 +115,9 @@ class PoolRecord:
     hosts: tuple[str, ...] = ()  # names of the computers of all owners that the pool has had, including this one
 
     def claim(self, place: Place, also: Sequence[Intent] = ()) -> Claim:
-        """Return the pool's claim in a place: which resources are its own. ``also``: further intents that the owner has
-        in memory.
+        """Return the `Claim` that decides which resources in a place (such as a region) are the pool's own.
+
+        ``also``: further intents (records of creations) that the pool's owner has in memory.
         """
         return Claim.of(self.pool, [*(each for each in self.intents if each.place == place), *also], self.hosts)
 
@@ -146,11 +148,11 @@ class Journal:
     # --- owning ---------------------------------------------------------------------------------------------------
 
     def own(self, pool: str, provider: str, place: Place | None = None, *, adopt: bool = False) -> Ownership:
-        """Make this process the owner of the pool in this place, until `Ownership.close`. It may own the pool in
-        further places too.
+        """Make this process the owner of the pool in a place (such as a region, an account or a host), until
+        `Ownership.close`. This process may own the pool in further places too.
 
-        ``adopt``: True also takes a pool whose client has died. The dead client's intents are then in the pool's
-        record, its keys in `Ownership.kept`.
+        ``adopt``: True also takes a pool whose client has died. The pool's record then has the dead client's intents
+        (records of creations), and `Ownership.kept` returns the dead client's keys.
 
         Raises:
             PoolOwned: The pool has an owner.
@@ -198,8 +200,8 @@ class Journal:
     # --- creations --------------------------------------------------------------------------------------------------
 
     def intend(self, pool: str, kind: str, token: str, place: Place, facts: Mapping[str, str] | None = None) -> Intent:
-        """Record an intent, before the call that creates something. If the token is recorded already, return its
-        intent.
+        """Record an intent: a note that the next call to the provider creates something. If the token is recorded
+        already, its record stays as it is.
 
         Raises:
             JournalError: The intent could not be recorded, so create nothing.
@@ -210,15 +212,16 @@ class Journal:
         return intent
 
     def happened(self, intent: Intent, ids: Sequence[str]) -> Intent:
-        """Add the ids that the call has created to the intent. An empty list is also an outcome: the call has created
-        nothing.
+        """Add the ids of the created resources to an intent (the record of a creation). An empty list is also an
+        outcome: nothing was created.
         """
         with self._explained_errors():
             known = self._run(lambda database: _add_ids(database, intent, ids))
         return replace(intent, ids=known)
 
     def settled(self, pool: str, place: Place | None = None) -> None:
-        """Record that nothing of the pool is left in a place (None: in all places), by the provider's confirmation.
+        """Record that nothing of the pool is left in ``place`` (such as a region), as the provider has confirmed. None:
+        in all places.
 
         When no place is left, the journal forgets the pool and its keys: at once, or when the pool's owner closes it.
 
@@ -241,8 +244,8 @@ class Journal:
                 raise
 
     def _leave(self, lock: Lock, pool: str) -> None:
-        """Release the lock. If this was its last user, and the pool is in no place any more, remove the pool's
-        files.
+        """Release the pool's lock. If nothing else in this process uses the lock, and no machines or other resources of
+        the pool are recorded any more, remove the pool's files.
         """
         try:
             if lock.users == 1:
@@ -395,8 +398,8 @@ class Ownership:
             return None
 
     def close(self) -> None:
-        """Release the pool. Further calls do nothing. The journal keeps intents whose resources may exist; they have no
-        owner.
+        """Release the pool. Further calls do nothing. The journal keeps the records of creations whose resources may
+        still exist; these then have no owner.
         """
         if not self._closed:
             self._closed = True
@@ -421,7 +424,7 @@ def _named(name: str) -> str:
 
 
 def _intents_in(database: sqlite3.Connection, pool: str | None = None) -> list[Intent]:
-    """Return the intents of ``pool``, or of every pool if it is None."""
+    """Return the intents (records of creations) of ``pool``, or of every pool if ``pool`` is None."""
     database.text_factory = bytes.decode  # sqlite3's default reports text that is not UTF-8 without an error code
     try:
         rows = database.execute(SELECT, (pool, pool)).fetchall()
@@ -463,7 +466,8 @@ def _parsed(text: object) -> Any:
 def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -> tuple[str, ...]:
     which = (intent.pool, intent.token)
     database.execute("BEGIN IMMEDIATE")
-    # Insert the intent if it is missing: since `intend`, the damaged database may have been replaced by a new one.
+    # Insert the intent (the record of a creation) if it is missing: after `intend` inserted it, the database may have
+    # been damaged and replaced by a new one.
     database.execute(INSERT, _row(intent))
     row = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
     if row is None:

@@ -300,8 +300,9 @@ class Meaning:
 
 
 def meant(text: str, meanings: Iterable[Meaning], sentence: Callable[[str], str]) -> ProviderError | None:
-    """Return the error for the first meaning whose patterns match ``text``; None: no meaning matches. ``sentence``
-    makes a message of the meaning's words.
+    """Return the error for a failed command's output ``text``, by the first `Meaning` with a matching pattern.
+
+    None: no pattern matches. ``sentence``: a function that makes the error's message from `Meaning.words`.
     """
     for each in meanings:
         if re.search("|".join(each.patterns), text, re.IGNORECASE):

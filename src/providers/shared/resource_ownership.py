@@ -21,7 +21,7 @@ OURS: frozenset[Whose] = frozenset({"journal", "owner"})
 
 
 class Answered(Protocol):
-    """The parts of a journal's `Intent` from which a claim follows."""
+    """The fields of the journal's `Intent` (the record of a creation) that are needed to make a `Claim`."""
 
     @property
     def token(self) -> str: ...
@@ -43,10 +43,10 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The state of the pool's resources in one place, as the journal and the pool's owner know it."""
+    """The resources of a pool in one place (such as a region), as the journal and the pool's owner know them."""
 
     pool: str
-    ids: frozenset[str] = frozenset()  # ids of the resources that calls have created, by their answers
+    ids: frozenset[str] = frozenset()  # ids of created resources, from the answers of the create calls
     # Tokens of calls whose answer is known: ``ids`` has all resources of these calls.
     answered: frozenset[str] = frozenset()
     # Tokens of calls whose answer was lost: the ids of their resources are unknown.
@@ -55,8 +55,8 @@ class Claim:
 
     @classmethod
     def of(cls, pool: str, intents: Iterable[Answered], hosts: Iterable[str] = ()) -> Claim:
-        """Return the claim that follows from ``intents``. If any intent with a token has an answer, the token counts as
-        answered.
+        """Make the claim from ``intents``, the journal's records of create calls. If several have the same token, the
+        token counts as answered as soon as one of them has an answer.
 
         A call that was refused should have created nothing. A resource with its token is still the pool's: an earlier
         try of the call was carried out, and its answer was lost.

@@ -50,7 +50,8 @@ class Stop:
     port: int
     options: asyncssh.SSHClientConnectionOptions
     known_hosts: Any  # the known host keys, in the form that asyncssh accepts
-    proxy_command: str = ""  # a command line for a shell, which connects to the host; used only for the first stop
+    # A command line for a shell, which connects to this host; used only if this is the first host on the way.
+    proxy_command: str = ""
     skipped: tuple[str, ...] = ()  # keys that the configuration names and that are not used, each with the reason
 
     @property
@@ -106,14 +107,13 @@ async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: i
         if way.jump or passed:
             settings = await ssh_config.effective(Query(way.config, hop.host, hop.port, hop.user))
             passed.append(await in_thread(_stop, settings, way, ""))
-        else:  # only to the first jump host, ssh applies the ProxyJump of its own configuration
+        else:  # as in ssh, only the first jump host may have jump hosts of its own in the configuration (ProxyJump)
             passed += await stops(hop, way, "", jumps_at_most=jumps_at_most - 1)
     return [*passed, last]
 
 
 async def jumps(way: Login) -> Sequence[Stop]:
-    """Return the stops for an address whose connection is a command: the jump hosts, of which the last runs the
-    command.
+    """Return the jump hosts for an address that is reached by a command: the last jump host runs the command.
 
     Raises the same errors as `stops`.
     """
@@ -335,13 +335,13 @@ async def dial(
     client: Callable[[], Dialling] = Dialling,
     on_connection: Callable[[asyncssh.SSHClientConnection], object] = lambda _: None,
 ) -> Passed:
-    """Connect to one stop after the other. As with ``ssh -J``, each connection goes through the one before. Safe to
-    cancel.
+    """Connect to the jump hosts in their order, then to the machine. As with ``ssh -J``, each connection goes through
+    the one before. Safe to cancel.
 
     ``options``: asyncssh's options for all connections. ``on_connection``: called with each new connection.
 
     Raises:
-        JumpFailed: The connection to a stop failed. For the stop ``to``, the original error is raised instead.
+        JumpFailed: The connection to a host failed. For the host ``to``, the original error is raised instead.
     """
     connections: list[asyncssh.SSHClientConnection] = []
     command: LocalCommand | None = None
@@ -375,7 +375,7 @@ async def dial(
 
 
 def _started(stop: Stop) -> LocalCommand:
-    """Start the ProxyCommand of a stop, as ssh does: the user's shell runs it by exec."""
+    """Start the ProxyCommand that connects to a host. As with ssh, the user's shell runs the command by exec."""
     shell = os.environ.get("SHELL") or "/bin/sh"
     try:
         return LocalCommand([shell, "-c", f"exec {stop.proxy_command}"])

@@ -49,7 +49,8 @@ class Endings:
             if not job.running:
                 await self._slurm.want_nodes(job.folder, len(job.machines))
             await self._poll()
-            # No node is unused while the job waits in the queue: surplus nodes are released when the job starts.
+            # While the job waits in the queue, it has no nodes yet, so none is unused. Surplus nodes are released after
+            # the job's start.
             unused = job.unused_nodes
             began = anyio.current_time()
             job.give_back(unused, began)
@@ -175,8 +176,8 @@ class Endings:
 
 
 def _killed_s(grace_s: float, *, ending: bool) -> float:
-    """Return the seconds until the steps of a job count as asked to end. `SILENT_S` after that, a step that has not
-    ended counts as silent.
+    """Return the delay (seconds) before `SILENT_S` is counted for a job's steps. A step that has not ended when both
+    are over counts as silent: its node does not respond.
 
     Slurm kills the steps before they count as silent. If Slurm was already ``ending`` the job, it may have killed some
     steps before they could report; all other steps get the request at once, and end within `LATE_S`.

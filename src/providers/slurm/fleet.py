@@ -81,7 +81,7 @@ class SlurmFleet:
         self._machines: dict[MachineId, Machine] = {}
         self._reached: set[MachineId] = set()
         self._ways_in = WaysIn()
-        # Places of the pool, including those recorded by an adopted pool's client.
+        # Where the pool has jobs: login hosts, as texts for the journal, including those that a dead client recorded.
         self._places: list[Place] = [provider.journal_place]
         self._polling = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
@@ -103,7 +103,7 @@ class SlurmFleet:
         The first ``most`` of the ``known`` machines whose steps still run are taken over.
 
         Raises:
-            BadRequest: The pool's jobs are in another place; they continue unchanged.
+            BadRequest: The pool's jobs are at another login host; they continue unchanged.
             ProviderError: Slurm does not respond; the jobs still exist.
         """
         self._lease_s = LEASE_S if lease_s is None else lease_s
@@ -579,8 +579,8 @@ def queue_pause_s(calm_s: float, *, lease_s: float, least_s: float) -> float:
 # --- accounting -------------------------------------------------------------------------------------------------------
 
 
-# Seconds that closing a pool may take until the figures have arrived, counted from the start of closing: figures may
-# come late.
+# Seconds from the start of closing a pool for which to wait for the nodes' use of processors and memory: Slurm's
+# accounting may report it late.
 LEAVE_S = 1.0
 # The query gets at least this time (seconds), even if closing the pool has already taken longer than `LEAVE_S`.
 LEAST_S = 0.4

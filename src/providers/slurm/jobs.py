@@ -398,7 +398,7 @@ class LeftJobs:
 
 
 def thing_of(view: JobView) -> Thing:
-    """Return a job as a `Thing`, so that a claim can check to which pool it belongs."""
+    """Convert a job to a `Thing` (a resource with its tags), by which a `Claim` decides whether a pool owns the job."""
     label = label_of(view.comment)
     if label is None:
         return Thing(view.id)

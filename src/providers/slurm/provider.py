@@ -75,8 +75,8 @@ class Slurm:
         constraint: Features of the nodes, as for sbatch.
         qos: The quality of service, as for sbatch.
         account: The account that is charged, as for sbatch.
-        setup: Lines of shell before the steps, such as ``"module load cuda/12"``. Tasks have the variables that they
-            set.
+        setup: Lines of shell before the steps, such as ``"module load cuda/12"``. Tasks have the variables
+            that these lines set.
         together: False makes a job for each node, which starts when it can.
         reach: The connection to the steps: ``"srun"`` works everywhere; ``"ssh"`` is SSH from the login host to the
             node, at sites that allow it. ``"auto"`` tries SSH and falls back to srun.
@@ -212,7 +212,9 @@ class Slurm:
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return the place of this provider's pools, for commands that find them through the journal."""
+        """Return the login host and the files for logging in, as texts for the journal. By these texts, later commands
+        find the pools of this provider.
+        """
         return {"slurm": self.where, **({} if self.host is None else as_texts(self.login()))}
 
     def login(self) -> Login:

@@ -225,7 +225,8 @@ class Submitter:
         try:
             await in_thread(self._journal.happened, intent, ids)
         except JournalError:
-            pass  # the journal need not have the outcome: it has the intent, and the job's comment has the token
+            # The journal need not have the outcome: it already has the call's token, and so has the job's comment.
+            pass
 
 
 # --- one call of sbatch -----------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ MOST_NODES = 4  # a text names at most this many nodes
 
 
 class SlurmSurveyor:
-    """Implements `survey.Surveyor` for Slurm. A place names the login host as "slurm", and the files for logging in
-    there.
+    """Implements `survey.Surveyor` for Slurm. A place (a location of machines, as texts in the journal) has the
+    login host as "slurm", and the files for logging in there.
     """
 
     def has(self, place: Place) -> bool:
@@ -83,7 +83,7 @@ class SlurmSurveyor:
             return await _ended(slurm, around, Others(claim).has)
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return the place itself: a login host does not know other clusters."""
+        """Return only ``place``, which names one login host: a login host does not know other clusters."""
         return [place]
 
 
@@ -171,7 +171,7 @@ def _machine(view: JobView) -> FoundMachine:
 
 @asynccontextmanager
 async def _commands(place: Place) -> AsyncIterator[tuple[SlurmCommands, Around]]:
-    """Connect to the login host that the pool's place in the journal names."""
+    """Connect to the login host that the journal has for the pool. ``place``: the journal's texts."""
     host = place["slurm"]
     async with opened_commands([] if host == os.uname().nodename else [_login_host(place, host)]) as (commands,):
         slurm = SlurmCommands(commands)
@@ -179,7 +179,7 @@ async def _commands(place: Place) -> AsyncIterator[tuple[SlurmCommands, Around]]
 
 
 def _login_host(place: Mapping[str, str], host: str) -> LoginPlace:
-    """Return the login host that a place names, with the keys and files to log in there.
+    """Return the login host, with the keys and files to log in there. ``place``: the journal's texts with these.
 
     Raises:
         BadRequest: One of the login's files is gone, or the text is not a host.

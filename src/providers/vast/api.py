@@ -120,7 +120,7 @@ def words_of(body: object) -> tuple[str, str]:
 # --- types and prices -------------------------------------------------------------------------------------------------
 
 
-WHERE = "its offers"  # where the machines are, in error texts: these name no single country
+WHERE = "its offers"  # for error texts that say where machines are: they name no single country
 # Most offers in one response, the cheapest ones: Vast.ai returns no more (observed, not documented).
 MOST = 64
 DISK_GB = 32  # GB of a container's disk if the pool requests none
@@ -276,8 +276,8 @@ def _holds(offer: Mapping[str, Any], provider: VastOptions, request: LaunchReque
 
 
 def ask(offer: Mapping[str, Any], request: LaunchRequest, market: str, over: float, known: Ask | None = None) -> Ask:
-    """Convert an offer to an `Ask`. ``known``: the same offer in the other market; ``over``: the factor on the lowest
-    bid.
+    """Convert an offer to an `Ask`. ``known``: the same offer in the other market (spot or on demand). ``over``: the
+    lowest bid is multiplied by this factor.
     """
     gpu, gpus, share = offer["gpu_name"], offer["num_gpus"], offer.get("gpu_frac") or 1.0
     wanted, memory_gb = request.accelerator, round((offer.get("gpu_ram") or 0) / 1024)
@@ -310,7 +310,7 @@ def ask(offer: Mapping[str, Any], request: LaunchRequest, market: str, over: flo
 
 
 def country(geolocation: str | None) -> str:
-    """Return the country code at the end of a place, as "US" in "Texas, US"."""
+    """Return the country code at the end of an offer's ``geolocation``, as "US" in "Texas, US"."""
     return (geolocation or "").rpartition(",")[2].strip() or "unknown"
 
 

@@ -74,10 +74,10 @@ _STATES: Mapping[str, State] = {
 
 @asynccontextmanager
 async def reach(place: Mapping[str, str]) -> AsyncIterator[VastCloud]:
-    """Open Vast.ai in a place, with the account of the user's API key.
+    """Open Vast.ai with the account, key file and address in ``place``.
 
     Raises:
-        NotAuthorized: There is no key, or Vast.ai refuses it, or it belongs to another account than the place names.
+        NotAuthorized: There is no key, or Vast.ai refuses it, or it belongs to another account than ``place`` names.
         BadRequest: ``outrider[vast]`` is not installed, or the address is not a URL.
     """
     key_file = place.get("key_file")
