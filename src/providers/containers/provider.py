@@ -123,8 +123,9 @@ class Containers(CloudProvider["ContainerCloud"]):
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return the runtime's command and the hosts, as texts for the journal. By these texts, later commands find the
-        containers.
+        """Return the runtime's command and the hosts, as texts for the journal.
+
+        By these texts, later commands find the containers.
         """
         where = {"containers": shlex.join(self.runtime)}
         if not self.hosts:

@@ -212,8 +212,9 @@ class Slurm:
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return the login host and the files for logging in, as texts for the journal. By these texts, later commands
-        find the pools of this provider.
+        """Return the login host and the files for logging in, as texts for the journal.
+
+        By these texts, later commands find the pools of this provider.
         """
         return {"slurm": self.where, **({} if self.host is None else as_texts(self.login()))}
 
