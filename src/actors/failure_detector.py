@@ -59,7 +59,7 @@ class FailureDetector:
         return fell
 
     def answered(self, now: float) -> None:
-        """Handle an answer from a host that is not a node: this computer is not, or no longer, cut off."""
+        """Handle an answer from a host that is not a node. The answer shows that this computer's network works."""
         if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
             # a host answered soon after all nodes fell silent, so the network was never down; that a newly booted node
             # may have connected before this answer makes no difference

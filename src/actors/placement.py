@@ -86,7 +86,8 @@ class Placement:
     def busy(self) -> int:
         """Return how many slots are in use, including slots of nodes that take no new work.
 
-        A free slot also counts if it is useless because processors, memory or accelerators of its node are in use.
+        A free slot counts as in use if no task can run there, because its node's processors, memory or accelerators are
+        in use.
         """
         return sum(max(min(host.load, self.slots), self._shares(host)) for host in self.hosts.values())
 

@@ -455,7 +455,7 @@ def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
     """
     called: Any = function
     if isinstance(of := getattr(called, "__func__", None), Decorated):
-        called = of.bound(called.__self__)  # the form of a bound class method in Python 3.13
+        called = of.bound(called.__self__)  # in Python 3.13, a decorated class method is a `method`
     make = _build if isinstance(called, type) else _decorate
     decorated: Any = called if isinstance(called, Decorated) else make(called, Options())
     if isinstance(decorated, StreamCompute):

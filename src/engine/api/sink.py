@@ -110,7 +110,7 @@ class CallTraces(Sink):
 
     @abstractmethod
     def began(self, job: int, name: str) -> None:
-        """Assign the job number to the call whose span is `packed`."""
+        """Record that the attribute `packed` is the span of this job's call."""
 
     @abstractmethod
     def ended(self, job: int, name: str, ending: Ending | Sequence[Ending] | None) -> None:

@@ -217,7 +217,7 @@ class _EndingHandler:
         return os.getpid() != self._process
 
     def settle(self) -> None:
-        """If a signal has arrived, end the pools' blocks. When no `Hold` is left, restore the default actions."""
+        """End the pools' blocks if a signal has arrived. When no `Hold` is left, restore the default actions."""
         if self.came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])

@@ -69,7 +69,7 @@ class Framework(ABC):
         """
 
     def close(self, directory: Path) -> None:
-        """Remove the program's files outside ``directory``."""
+        """Remove files that the framework's program has created outside ``directory``. By default there are none."""
         del directory
 
 

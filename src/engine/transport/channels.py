@@ -318,7 +318,7 @@ class Sending(Transfer):
         self._pump()
 
     def limit(self, ahead: SendAhead) -> None:
-        """From now on, send no more bytes than ``ahead``, the flow control of this transfer, allows.
+        """Send no more bytes than ``ahead``, the flow control of this transfer, allows from now on.
 
         Each time that the other end has passed on bytes, the caller must call `taken` with their number.
         """

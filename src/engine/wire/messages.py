@@ -627,7 +627,7 @@ class Unfit(NamedTuple):
 class Ports(NamedTuple):
     """All free ports that the node offers now, for broadcasts. The node numbers its ports from 0 as it opens them."""
 
-    first: Number  # the number of the first port in `ports`
+    first: Number  # the node's count of ports before `ports[0]`, not a TCP port
     ports: tuple[Port, ...]
 
 

@@ -216,7 +216,7 @@ async def _delete(api: Api, kind: Kind, name: str) -> None:
     await api.call(kind.delete, lag_s=kind.unshown_s, **which)
 
 
-# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
+# --- the surveyor, for outrider ps and gc -----------------------------------------------------------------------------
 
 
 class AWSSurveyor(CloudSurveyor["EC2Cloud"]):

@@ -273,7 +273,7 @@ async def delete_firewall_rule(api: Api, name: str) -> None:
     await api.carry_out("DELETE", f"/global/firewalls/{name}", f"the end of {name}")
 
 
-# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
+# --- the surveyor, for outrider ps and gc -----------------------------------------------------------------------------
 
 
 class GCPSurveyor(CloudSurveyor["GCPCloud"]):

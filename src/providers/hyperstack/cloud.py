@@ -347,7 +347,7 @@ def _rule(protocol: str, source: str, first: int, last: int) -> dict[str, Any]:
     }
 
 
-# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
+# --- the surveyor, for outrider ps and gc -----------------------------------------------------------------------------
 
 
 class HyperstackSurveyor(AccountSurveyor[HyperstackCloud]):

@@ -296,7 +296,7 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
         return [api.part(answer, str, "data", "id")]
 
 
-# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
+# --- the surveyor, for outrider ps and gc -----------------------------------------------------------------------------
 
 
 class LambdaSurveyor(AccountSurveyor["LambdaCloud"]):

@@ -386,7 +386,7 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
 _FACTS = {"vcpus": "vcpuCount", "memory": "memory"}
 
 
-# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
+# --- the surveyor, for outrider ps and gc -----------------------------------------------------------------------------
 
 
 class RunPodSurveyor(AccountSurveyor["RunPodCloud"]):

@@ -138,7 +138,7 @@ class Endings:
             await self.end(left, waited_for=True)
 
     async def _look(self, jobs: Mapping[str, str], ends: JobEnds, by_word: set[str]) -> tuple[set[str], list[str]]:
-        """Query the steps and the queue. Return the quiet jobs, and the jobs that have not ended.
+        """Query the steps and the queue. Return the jobs without a running step, and the jobs that have not ended.
 
         The two queries run concurrently, because each is slow on a busy login host.
         """

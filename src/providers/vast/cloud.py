@@ -323,7 +323,7 @@ def plan(asks: Sequence[Ask], request: LaunchRequest, cooldowns: Cooldowns) -> R
     return RentPlan(request, rounds, {}, asks={each.type.name: each for each in asks})
 
 
-# --- the surveyor, for ps and gc --------------------------------------------------------------------------------------
+# --- the surveyor, for outrider ps and gc -----------------------------------------------------------------------------
 
 
 class VastSurveyor(AccountSurveyor["VastCloud"]):

@@ -125,7 +125,7 @@ class Keeping:
         # number of planned actions of the user that have not happened yet: requests for values, dropped references
         self._planned = 0
         self._asking: dict[asyncio.Task[None], None] = {}
-        self._has_kept = False  # whether any job with kept results or such inputs was submitted
+        self._has_kept = False  # whether any submitted job keeps its result, or takes a kept result as input
 
     @property
     def busy(self) -> bool:

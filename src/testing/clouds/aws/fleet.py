@@ -213,7 +213,7 @@ def _rank(strategy: str) -> Callable[[Candidate], float]:
 
 
 def _groups(ordered: Sequence[Candidate], options: Mapping[str, Any]) -> Iterable[list[Candidate]]:
-    """Yield groups of candidates that may be mixed."""
+    """Yield groups of candidates for a fleet. A fleet may mix the candidates of one group."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for each in ordered:
         key = (

@@ -58,7 +58,7 @@ class Subject:
         ends_itself_s: Seconds from the launch of a machine until the machine ends itself and costs nothing, if no
             client ever reaches it. None: the machine costs money until a client ends it.
         ended: States of the test cloud's machines that count as ended.
-        before: Python code for a client that is killed; it removes the rate limits.
+        before: Python code that a client runs first, in tests that kill the client; it removes the cloud's rate limits.
     """
 
     front: CloudFront
