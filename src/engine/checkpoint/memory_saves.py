@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 MOST_STRIDE = 256
-AGAIN_AFTER = 8  # after so many saves in a row that nodes kept, try to save twice as often
+AGAIN_AFTER = 8  # after so many due steps in a row without a skipped one, save twice as often
 
 
 class MemoryInterval:
