@@ -397,7 +397,10 @@ class Gang:
     # --- seats --------------------------------------------------------------------------------------------------------
 
     def _queue_for_seats(self, *, fewer: bool = False) -> None:
-        """Claim the seats of the next generation. ``fewer``: only as many as the pool needs to be ready."""
+        """Claim seats for the next generation: nodes that are reserved for one rank each until the generation begins.
+
+        ``fewer``: claim only as many as the pool needs to be ready.
+        """
         self.phase = Phase.WAITING
         self._port_requests = []
         self._needed = max(1, self.minimum) if fewer else self.size()

@@ -135,7 +135,10 @@ class Term(World):
 
     @classmethod
     def unknown(cls, number: int) -> Term:
-        """Return a term in place of one whose file is damaged: it equals no real term, and any later term ends it."""
+        """Return a stand-in for a term (the number of a world, which saves together) whose file is damaged.
+
+        It equals no real term. As with all terms, its world may not save once a higher number exists.
+        """
         return cls("", 0, 0, 0, 0, "damaged", number=number)
 
     @property

@@ -29,7 +29,7 @@ class EntriesOf(Protocol):
 
 
 class MemoryOf(Protocol):
-    """The parts of a `snapshot.CopyMemory` that copies of tensors use."""
+    """The attributes and methods of a `snapshot.CopyMemory` that are needed to copy tensors."""
 
     kept: dict[int, Any]
     known: dict[int, Any]

@@ -84,9 +84,9 @@ def needs_place(source: str, arguments: Sequence[str]) -> int:
 
 
 class _Stop(Exception):
-    """The exception that ends the search.
+    """The exception that ends the search for a script's call of `outrider.checkpoint`.
 
-    ``line``: the line of the call that was found; 0: none, as the statements that follow may not run.
+    ``line``: the line of the call. 0: none; the search ends at a statement after which the script may not go on.
     """
 
     def __init__(self, line: int = 0) -> None:

@@ -64,9 +64,10 @@ class SendAhead:
         self.under_way += count
 
     def taken(self, count: int, now: float) -> None:
-        """Handle that the server has passed on ``count`` bytes.
+        """Handle a report of the server that it has passed on ``count`` bytes.
 
-        The server's first report is the size of its initial window: only bytes in flight count.
+        The first report is larger: the server grants its initial window in it. So ``count`` is limited to the bytes
+        that are in flight.
         """
         count = min(count, self.under_way)
         self.under_way -= count

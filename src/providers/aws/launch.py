@@ -325,7 +325,7 @@ async def find_image(
 
 
 def image_parameters(architecture: Architecture, *, accelerator: bool) -> list[str]:
-    """Return the parameters that name such an image, the best first."""
+    """Return names of AWS's public parameters, each of which names a Linux image: the newest release comes first."""
     form = _WITH_DRIVER if accelerator else _UBUNTU
     return [
         form.format(release=release, volume=volume, long=architecture, short=_SHORT[architecture])

@@ -10,8 +10,8 @@ away, the nodes of the other machines stay as they are.
 JOBS-3: a job is gone only when two outputs of squeue in a row do not show it, both requested after the job's
 submission.
 JOBS-4: a pending reason that never ends is reported at once, and only once.
-JOBS-5: a pending reason that either ends soon or never ends is reported after it has lasted for `PERSISTS_S` without a
-break, not earlier.
+JOBS-5: some of Slurm's reasons for a pending job may end soon or never. Such a reason is reported after it has lasted
+for `PERSISTS_S` without a break, not earlier.
 JOBS-6: a node is silent if its step has not ended `SILENT_S` after that step was asked to end. A job is quiet when it
 has silent nodes, and all its other steps have ended.
 JOBS-7: while Slurm ends a job, its steps are asked to end, once, when the time announced to their tasks is over.
@@ -21,10 +21,10 @@ end.
 ENDS-1: a job is over when an output of squeue shows it as ended. A job is also over when `MISSING` outputs in a row,
 `APART_S` apart, do not show it: one output is not enough, because a Slurm controller that has just started, or a
 standby controller that takes over, answers before it knows all jobs.
-ENDS-2: a quiet job (no step runs on any responding node) is over when an output of squeue shows that Slurm is ending
-the job. A job is known to be quiet by its steps (JOBS-6, JOBS-8), or because Slurm has had enough time to kill its
-steps. Slurm shows such a job until Slurm counts the other nodes as down, or has cleaned up, which takes minutes at some
-sites.
+ENDS-2: a job of which no step runs on any responding node (a quiet job) is over when an output of squeue shows that
+Slurm is ending the job. That no step runs is known from the steps (JOBS-6, JOBS-8), or because Slurm has had enough
+time to kill them. squeue shows a quiet job until Slurm counts the nodes that do not respond as down, or has cleaned
+up, which takes minutes at some sites.
 
 LEFT-1: a machine is taken over only if its job runs, the job still has the machine's node, and the journal shows that
 the job is of this pool.
@@ -131,7 +131,7 @@ class Job:
     left_s: float | None = None
     last_reported: tuple[str, float | None] | None = None  # (reason, expected start)
     never: bool = False
-    # Time since which the job waits for a reason that either ends soon or never ends (JOBS-5).
+    # since when the job has been pending for a reason that may end soon or never (JOBS-5)
     persists_since: float | None = None
     missing: int = 0
     ending_since: float | None = None

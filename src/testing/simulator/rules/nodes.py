@@ -87,7 +87,7 @@ class NodeRules:
         # number of nodes that are `present`, and number of nodes that are ready for work (`works`)
         self._present = self._working = 0
         self._standby: dict[NodeId, Seat] = {}
-        self._late: dict[MachineId, Seat] = {}  # late nodes whose machines still cost money
+        self._late: dict[MachineId, Seat] = {}  # nodes that were not ready in time, and whose machines still cost money
         # machines that still cost money although their nodes are not `present`
         self._leaving: dict[MachineId, None] = {}
         self._launching = 0
